@@ -1,0 +1,73 @@
+# What people and CI type. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv pip
+STAMP := $(VENV)/.installed-$(shell cat requirements/{core,torch}.txt pyproject.toml | cksum | cut -d' ' -f1)$(TORCH_BACKEND)
+DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
+SAY = @printf '\033[1m==> %s\033[0m\n'
+
+.PHONY: help install demo test test-slow lint format bench-data requirements programs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo "  TORCH_BACKEND=cpu  before any of them: a torch without CUDA (saves 4 GB; not checked against hashes)"
+
+install: $(STAMP) ## what Sightline needs, into .venv
+
+$(STAMP):
+	$(SAY) "Installing Sightline into $(VENV) (about 6 GB with torch's CUDA libraries; a minute or two the first time)"
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v.major}.{v.minor}: make PYTHON=python3.12 …")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+ifdef TORCH_BACKEND
+	$(SAY) "torch and torchvision for $(TORCH_BACKEND), unhashed"
+	@$(UV) install --python $(BIN)/python --torch-backend $(TORCH_BACKEND) -r requirements/torch.in
+	@$(UV) install --python $(BIN)/python --compile-bytecode -r requirements/core.txt
+else
+	@$(UV) install --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/core.txt -r requirements/torch.txt
+endif
+	@$(UV) install --python $(BIN)/python --quiet --no-deps --editable .
+	@rm -f $(VENV)/.installed-* $(VENV)/.dev-* && touch $@
+
+$(DEV_STAMP): $(STAMP)
+	$(SAY) "Installing what lint and tests need"
+	@$(UV) install --python $(BIN)/python --compile-bytecode -r requirements/dev.txt
+	@rm -f $(VENV)/.dev-* && touch $@
+
+demo: install ## the main job on synthetic circuit boards, in about a minute
+	@scripts/demo $(BIN)/sightline
+
+test: $(DEV_STAMP) programs ## all quick tests
+	$(SAY) "Testing"
+	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
+
+test-slow: $(DEV_STAMP) programs ## the slow tests too
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+programs:
+	@scripts/test-programs
+
+lint: $(DEV_STAMP) ## ruff and mypy
+	$(SAY) "Linting"
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(DEV_STAMP) ## let ruff format the code
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench-data: $(DEV_STAMP) ## ingest and reading against the notebook way; results go to docs/benchmarks/data.md
+	@$(BIN)/python bench/data.py
+
+requirements: ## compile the locked requirements anew (needs uv)
+	$(COMPILE) pyproject.toml --extra all --override requirements/without-torch.txt --output-file requirements/core.txt
+	$(COMPILE) requirements/torch.in --constraint requirements/core.txt --output-file requirements/torch.txt
+	$(COMPILE) pyproject.toml --extra dev --override requirements/without-torch.txt --constraint requirements/core.txt \
+	  --constraint requirements/torch.txt --output-file requirements/dev.txt
+
+clean: ## remove the environment and caches, not the workspace
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

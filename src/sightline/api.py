@@ -1,0 +1,141 @@
+"""One function a verb. The command line and the app only call these."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from sightline.config import Config, ExportFormatName, load_config
+from sightline.data.dataset import Dataset
+from sightline.data.ingest import Progress, Source, write_dataset
+from sightline.data.schema import MANIFEST, DatasetInfo, read_manifest
+from sightline.data.storage import Folder, without_secrets
+from sightline.data.target import DatasetTarget
+from sightline.report.inspection import Inspection
+from sightline.workspace import Workspace
+
+
+def ingest(
+    source: str | Path,
+    to: str,
+    *,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+    recognised: Callable[[str, str], None] | None = None,
+    **settings: Any,
+) -> DatasetInfo:
+    """Turn annotated images into a dataset.
+
+    Args:
+        source: A folder, file, bucket URL or database URL.
+        to: A name in the workspace, or a path or URL.
+        recognised: Told the format and what gave it away, before the work begins.
+        settings: Any of the settings of `ingest`, such as format="voc" or split="train=0.9,val=0.1".
+
+    Returns:
+        What is in the dataset, and what could not be used.
+
+    >>> import sightline
+    >>> info = sightline.ingest("VOC2007", to="voc", split="train=0.9,val=0.1")  # doctest: +SKIP
+    """
+    from sightline.data.formats import open_reader
+
+    config = _with_settings(config, "ingest", settings)
+    target = DatasetTarget(Workspace.find(workspace).dataset_location(to), replace=replace)
+    target.refuse_existing()
+    reader, format_name, why = open_reader(str(source), config.ingest)
+    if recognised:
+        recognised(format_name, why)
+    return write_dataset(Source(reader, without_secrets(str(source)), format_name), target, config, progress)
+
+
+def synth(
+    kind: Literal["boards", "shapes", "shape-classes"],
+    to: str,
+    *,
+    images: int = 1000,
+    seed: int = 0,
+    size: int | None = None,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> DatasetInfo:
+    """Make a dataset of synthetic images: circuit boards with defects, or simple shapes.
+
+    >>> import sightline
+    >>> info = sightline.synth("boards", to="boards", images=200, seed=1)  # doctest: +SKIP
+    """
+    from sightline.data.synth.reader import SynthReader
+
+    target = DatasetTarget(Workspace.find(workspace).dataset_location(to), replace=replace)
+    target.refuse_existing()
+    reader = SynthReader(kind, images=images, seed=seed, size=size)
+    source = Source(reader, f"synth {kind}, seed {seed}, {images} images of {reader.size} pixels", "synth")
+    return write_dataset(source, target, config or Config(), progress)
+
+
+def open_dataset(reference: str | Path, *, workspace: str | Path | None = None) -> Dataset:
+    """Open a dataset by name, path or URL.
+
+    >>> import sightline
+    >>> for sample in sightline.open_dataset("boards").select("test"):  # doctest: +SKIP
+    ...     print(sample.file_name, sample.annotation.boxes)
+    """
+    return Dataset.open(Workspace.find(workspace).dataset_location(str(reference)))
+
+
+def list_datasets(*, workspace: str | Path | None = None) -> list[DatasetInfo]:
+    """The datasets of the workspace, sorted by name.
+
+    >>> import sightline
+    >>> [info.name for info in sightline.list_datasets()]  # doctest: +SKIP
+    """
+    directory = Workspace.find(workspace).datasets
+    places = sorted(directory.iterdir()) if directory.is_dir() else []
+    return [read_manifest(Folder.open(place)) for place in places if (place / MANIFEST).is_file()]
+
+
+def export_dataset(
+    reference: str | Path,
+    to: str | Path,
+    *,
+    format: ExportFormatName,
+    workspace: str | Path | None = None,
+    progress: Any = None,
+) -> int:
+    """Write a dataset as Pascal VOC, COCO or YOLO files into a new directory; returns the number of images.
+
+    >>> import sightline
+    >>> sightline.export_dataset("boards", "boards-coco", format="coco")  # doctest: +SKIP
+    """
+    from sightline.data.export import export_dataset as export
+
+    return export(open_dataset(reference, workspace=workspace), Path(to), format, progress=progress)
+
+
+def inspect(
+    reference: str | Path, *, html: str | Path | None = None, workspace: str | Path | None = None, progress: Any = None
+) -> Inspection:
+    """Look at a dataset: counts, sizes, duplicates, suspicious boxes, rejects; also as one HTML page.
+
+    >>> import sightline
+    >>> sightline.inspect("boards", html="boards.html").num_duplicates  # doctest: +SKIP
+    """
+    from sightline.report.inspection import inspect_dataset
+    from sightline.report.page import write_inspection_page
+
+    dataset = open_dataset(reference, workspace=workspace)
+    inspection = inspect_dataset(dataset, progress=progress)
+    if html:
+        write_inspection_page(dataset, inspection, Path(html))
+    return inspection
+
+
+def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:
+    if not settings:
+        return config or Config()
+    values = (config or Config()).model_dump()
+    values[section].update(settings)
+    return load_config(flags=values)

@@ -1,0 +1,42 @@
+"""The commands, one function each."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sightline.cli import data
+from sightline.cli.session import telling_errors
+
+app = typer.Typer(
+    name="sightline",
+    help="Find objects in images at any scale.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+data.add_commands(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from sightline import __version__
+
+        typer.echo(f"sightline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line."""
+    with telling_errors(debug="--debug" in sys.argv):
+        app()

@@ -1,0 +1,126 @@
+"""What every command shares: its options, its console, its progress line, and how its errors are told."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sightline.config import Config
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.", show_default=False)]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+WorkspaceOption = Annotated[
+    Path | None,
+    typer.Option("--workspace", "-w", help="Where everything is kept.", show_default="./sightline-workspace"),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@dataclass
+class Session:
+    """One run of a command."""
+
+    workspace: Path | None = None
+    json: bool = False
+    debug: bool = False
+    config_file: Path | None = None
+    sets: list[str] = field(default_factory=list)
+
+    @cached_property
+    def console(self) -> "Console":
+        """Where people read: standard output, or standard error when that is JSON."""
+        from rich.console import Console
+
+        return Console(stderr=self.json, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+    def config(self, **flags: dict[str, Any]) -> "Config":
+        """The settings: defaults, file, --set, then the command's own flags."""
+        from sightline.config import load_config
+
+        return load_config(self.config_file, sets=tuple(self.sets), flags=flags)
+
+    def say(self, text: str) -> None:
+        """Print a line for people; names in it are shown as they are."""
+        from rich.markup import escape
+
+        self.console.print(escape(text))
+
+    def finish(self, result: Any, show: Callable[[], None]) -> None:
+        """Give the result: as JSON to machines, or shown to people."""
+        if self.json:
+            sys.stdout.write(json.dumps(result, indent=2, default=str) + "\n")
+        else:
+            show()
+
+    @contextmanager
+    def progress(self, verb: str, total: int | None = None) -> Iterator[Callable[[int, int], None]]:
+        """One live line with count and speed; nothing where nobody watches."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+        )
+        with Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True) as bar:
+            task = bar.add_task(verb, total=total, rate="")
+
+            def update(done: int, rejected: int = 0) -> None:
+                elapsed = bar.tasks[0].elapsed or 0
+                rate = f"{done / elapsed:,.0f} images/s" if elapsed > 0.5 else ""
+                bar.update(task, completed=done, rate=rate + (f", {rejected} rejected" if rejected else ""))
+
+            yield update
+
+
+@contextmanager
+def telling_errors(debug: bool) -> Iterator[None]:
+    """Turn errors into one sentence and an exit code: 2 usage, 3 input, 4 too many rejected, 1 our own fault."""
+    from sightline.errors import SightlineError
+
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except SightlineError as error:
+        _fail(str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130, debug)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    except MemoryError:
+        _fail("out of memory: use fewer workers (--set ingest.workers=1) or a larger machine", 3, debug)
+    except Exception as error:
+        text = " ".join(str(error).split()) or "no message"
+        _fail(f"unexpected {type(error).__name__}: {text}. This is a bug; --debug shows where", 1, debug)
+
+
+def _terminate(_signal: int, _frame: Any) -> NoReturn:
+    raise SystemExit(143)
+
+
+def _fail(message: str, code: int, debug: bool) -> NoReturn:
+    if debug:
+        raise
+    from rich.console import Console
+    from rich.markup import escape
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+    raise typer.Exit(code) from None

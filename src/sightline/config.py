@@ -1,0 +1,176 @@
+"""Every setting and its default, in one place.
+
+Defaults < TOML file < `--set section.key=value` < named flags. Unknown keys are refused.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sightline.errors import ConfigError, NotFoundError
+
+FormatName = Literal["auto", "voc", "coco", "yolo", "deeppcb", "folder", "table"]
+ExportFormatName = Literal["voc", "coco", "yolo"]
+
+
+class Section(BaseModel):
+    """A group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DecodeConfig(Section):
+    """How images are read."""
+
+    max_pixels: int = Field(100_000_000, gt=0)
+    """Images with more pixels than this are refused from their header, before any memory is taken."""
+
+
+class IngestConfig(Section):
+    """How annotated images become a dataset."""
+
+    format: FormatName = "auto"
+    """Annotation format of the source; `auto` looks and says what it found."""
+    split: str | None = None
+    """Fractions such as "train=0.8,val=0.2", for all images. Default: the source's own splits, else `default_split`."""
+    default_split: str = "train=0.8,val=0.1,test=0.1"
+    """Fractions for images to which the source gives no split."""
+    stratify: bool = False
+    """Keep the share of every class equal between the splits; reads the source twice."""
+    classes: tuple[str, ...] | None = None
+    """Class names in order. Default: the source's own order, else sorted by name."""
+    images: str | None = None
+    """Where the images are, when they are not where the format puts them."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """For tables: which column holds `image`, `path`, `name`, `split`, `class`, `xmin`, … when the name differs."""
+    query: str | None = None
+    """For databases: the SQL query that gives the rows."""
+    verify: Literal["full", "header"] = "full"
+    """`full` decodes every image; `header` reads only sizes (an unreadable image is found later, in training)."""
+    max_rejected: float = Field(1.0, ge=0, le=1)
+    """Fail when a larger share of the images than this cannot be used."""
+    workers: int = Field(0, ge=0)
+    """Processes to use; 0 means one for each core."""
+
+
+class LoaderConfig(Section):
+    """How training reads images."""
+
+    batch: int = Field(8, gt=0)
+    """Images in one global batch, over all workers."""
+    threads: int = Field(1, ge=0)
+    """Threads that decode and augment; 0 decodes in the caller's."""
+    processes: int = Field(0, ge=0)
+    """Processes that decode and augment, instead of threads."""
+    prefetch: int = Field(4, gt=0)
+    """Batches kept ready."""
+
+
+class AugmentConfig(Section):
+    """Random changes to training images; probabilities are 0 to 1, and the boxes always follow the pixels."""
+
+    hflip: float = Field(0.5, ge=0, le=1)
+    """Probability of a mirror image."""
+    vflip: float = Field(0.0, ge=0, le=1)
+    """Probability of an upside-down image."""
+    rotate90: float = Field(0.0, ge=0, le=1)
+    """Probability of a turn by 90, 180 or 270 degrees."""
+    crop: float = Field(0.0, ge=0, le=1)
+    """Probability of cutting out a part of the image."""
+    crop_min: float = Field(0.5, gt=0, le=1)
+    """The smallest part to cut out, as a share of each side."""
+    scale: float = Field(0.0, ge=0, lt=1)
+    """Images are made larger or smaller by up to this share (0.2: 0.8 to 1.2 times)."""
+    translate: float = Field(0.0, ge=0, lt=1)
+    """Images are moved by up to this share of each side."""
+    brightness: float = Field(0.0, ge=0, lt=1)
+    """Brightness changes by up to this share."""
+    contrast: float = Field(0.0, ge=0, lt=1)
+    """Contrast changes by up to this share."""
+    saturation: float = Field(0.0, ge=0, lt=1)
+    """Saturation changes by up to this share."""
+    mosaic: float = Field(0.0, ge=0, le=1)
+    """Probability that four images are joined into one; never for classification."""
+    min_visible: float = Field(0.25, ge=0, le=1)
+    """A box of which a smaller share than this is left in the picture is dropped."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything can happen to an image at all."""
+        return any(value for name, value in self if name not in ("crop_min", "min_visible"))
+
+
+class Config(Section):
+    """All settings."""
+
+    decode: DecodeConfig = DecodeConfig()
+    ingest: IngestConfig = IngestConfig()
+    loader: LoaderConfig = LoaderConfig()
+    augment: AugmentConfig = AugmentConfig()
+
+
+def load_config(
+    file: Path | None = None, *, sets: tuple[str, ...] = (), flags: dict[str, dict[str, Any]] | None = None
+) -> Config:
+    """Resolve the settings from a TOML file, `section.key=value` texts and named flags, later ones winning."""
+    values: dict[str, Any] = _read_toml(file) if file else {}
+    for text in sets:
+        section, key, value = _parse_set(text)
+        _section_of(values, section)[key] = value
+    for section, settings in (flags or {}).items():
+        _section_of(values, section).update({k: v for k, v in settings.items() if v is not None})
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def _section_of(values: dict[str, Any], section: str) -> dict[str, Any]:
+    found = values.setdefault(section, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"setting {section!r} is a section, not a value: write [{section}] with keys below it")
+    return found
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(f"config file {str(file)!r} does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {str(file)!r} is not valid TOML: {error}") from None
+
+
+def _parse_set(text: str) -> tuple[str, str, Any]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise ConfigError(f"--set {text!r} is not section.key=value, for example --set ingest.verify=header")
+    try:
+        return section, key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, value
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"setting {where!r} does not exist{_known(problem['loc'])}")
+        else:
+            message = problem["msg"][0].lower() + problem["msg"][1:]
+            lines.append(f"setting {where!r} has value {problem['input']!r}: {message}")
+    return "; ".join(lines)
+
+
+def _known(location: tuple[int | str, ...]) -> str:
+    fields = Config.model_fields
+    if len(location) > 1:
+        section = fields[str(location[0])].annotation
+        assert isinstance(section, type)
+        assert issubclass(section, Section)
+        fields = section.model_fields
+    return f"; known here: {', '.join(fields)}"

@@ -1,0 +1,1 @@
+"""Annotated images: reading every format, one stored form, and reading it back for training."""

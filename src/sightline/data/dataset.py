@@ -1,0 +1,236 @@
+"""A stored dataset, read back: any image by its row, or whole shards in turn, bytes without a copy."""
+
+import mmap
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sightline.data.schema import INDEX, REJECTS, ROWS, DatasetInfo, read_manifest
+from sightline.data.storage import Folder
+from sightline.errors import DamagedError, NotFoundError
+from sightline.structures import Annotation, Boxes, Sample
+
+_OPEN_SHARDS = 128
+_SMALL_COLUMNS = [name for name in ROWS.names if name != "image"]
+
+
+class Dataset:
+    """Annotated images in the order they were stored, or one split of them.
+
+    >>> import sightline
+    >>> dataset = sightline.open_dataset("boards")          # doctest: +SKIP
+    >>> len(dataset.select("train")), dataset.classes       # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Folder, info: DatasetInfo, rows: NDArray[np.int64] | None = None) -> None:
+        self.info = info
+        self._folder = folder
+        self._rows = rows
+        self._shards = _ShardCache(folder, info)
+
+    @classmethod
+    def open(cls, location: str | Path) -> "Dataset":
+        """Open a dataset's directory or URL."""
+        folder = Folder.open(location)
+        return cls(folder, read_manifest(folder))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names; a label is an index into them."""
+        return self.info.classes
+
+    @property
+    def location(self) -> str:
+        """Where it lies."""
+        return self._folder.location
+
+    def __len__(self) -> int:
+        return self.info.num_images if self._rows is None else len(self._rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        """The image at a position of this selection; its bytes are a view into the shard."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        row = int(self._rows[index]) if self._rows is not None else index % len(self)
+        return self._sample(row)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[index] for index in range(len(self)))
+
+    def select(self, split: str) -> "Dataset":
+        """The images of one split."""
+        if split not in self.info.splits:
+            raise NotFoundError(
+                f"dataset {self.info.name!r} has no split {split!r}, only {', '.join(self.info.splits)}"
+            )
+        number = list(self.info.splits).index(split)
+        chosen = np.flatnonzero(self._index.split == number).astype(np.int64)
+        if self._rows is not None:
+            chosen = np.intersect1d(self._rows, chosen, assume_unique=True)
+        return Dataset(self._folder, self.info, chosen)
+
+    def read_shard(self, number: int) -> Iterator[Sample]:
+        """The images of one shard in order, reading it from front to back, a row group at a time; for streaming."""
+        yield from self._shards.stream(number, set(self._rows.tolist()) if self._rows is not None else None)
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards there are to stream."""
+        return len(self.info.shards)
+
+    def annotation(self, index: int) -> Annotation:
+        """What is known of an image, without touching its bytes."""
+        row = int(self._rows[index]) if self._rows is not None else index
+        return self._shards.columns(int(self._index.shard[row])).annotation(row - self._shards.first_row(row))
+
+    def rejects(self) -> pa.Table:
+        """What ingest could not use, with reasons: file_name, stage, reason, detail, action."""
+        with self._folder.filesystem.open_input_file(self._folder.full_path(REJECTS)) as file:
+            return pq.read_table(file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self._folder, "info": self.info, "rows": self._rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["folder"], state["info"], state["rows"])  # type: ignore[misc]
+
+    @cached_property
+    def _index(self) -> "_Index":
+        return _Index.read(self._folder, self.info)
+
+    def _sample(self, row: int) -> Sample:
+        index = self._index
+        shard = int(index.shard[row])
+        columns = self._shards.columns(shard)
+        image = self._shards.image(shard, int(index.offset[row]), int(index.length[row]))
+        return columns.sample(row - self._shards.starts[shard], image)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Where every image lies; columns of equal length in row order, mapped from disk when that is local."""
+
+    shard: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    split: NDArray[np.int16]
+
+    @classmethod
+    def read(cls, folder: Folder, info: DatasetInfo) -> "_Index":
+        path = folder.full_path(INDEX)
+        source = pa.memory_map(path) if folder.is_local else folder.filesystem.open_input_file(path)
+        table = pa.ipc.open_file(source).read_all()
+        if table.num_rows != info.num_images:
+            raise DamagedError(f"{folder.location}/{INDEX} has {table.num_rows} rows, not {info.num_images}")
+        return cls(*(table.column(name).to_numpy() for name in ("shard", "offset", "length", "split")))
+
+
+class _ShardCache:
+    """Small columns of the shards that were touched, and a bounded number of open files; safe for threads."""
+
+    def __init__(self, folder: Folder, info: DatasetInfo) -> None:
+        self._folder, self._info = folder, info
+        self.starts = np.cumsum([0, *(shard.rows for shard in info.shards)])
+        self._columns: dict[int, _Columns] = {}
+        self._files: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def first_row(self, row: int) -> int:
+        return int(self.starts[np.searchsorted(self.starts, row, side="right") - 1])
+
+    def columns(self, shard: int) -> "_Columns":
+        found = self._columns.get(shard)
+        if found is None:
+            with self._open_parquet(shard) as parquet:
+                found = self._columns[shard] = _Columns(parquet.read(columns=_SMALL_COLUMNS))
+        return found
+
+    def image(self, shard: int, offset: int, length: int) -> memoryview:
+        """The bytes of one image: a view of the mapped file, or a ranged read from a bucket."""
+        file = self._file(shard)
+        if self._folder.is_local:
+            found = memoryview(file)[offset - 4 : offset + length]
+        else:
+            found = memoryview(file.read_at(length + 4, offset - 4))
+        if len(found) != length + 4 or int.from_bytes(found[:4], "little") != length:
+            name = self._info.shards[shard].file
+            raise DamagedError(f"{self._folder.location}/{name} is not the file that was written: ingest again")
+        return found[4:]
+
+    def stream(self, shard: int, rows: set[int] | None) -> Iterator[Sample]:
+        row = int(self.starts[shard])
+        with self._open_parquet(shard) as parquet:
+            for group in range(parquet.num_row_groups):
+                table = parquet.read_row_group(group)
+                columns = _Columns(table)
+                images = table.column("image").combine_chunks()
+                for position in range(table.num_rows):
+                    if rows is None or row in rows:
+                        yield columns.sample(position, memoryview(images[position].as_buffer()))
+                    row += 1
+
+    def _open_parquet(self, shard: int) -> pq.ParquetFile:
+        name = self._info.shards[shard].file
+        if not self._folder.is_file(name):
+            raise DamagedError(f"dataset {self._info.name!r} lacks its file {name}: ingest it again")
+        return pq.ParquetFile(self._folder.full_path(name), filesystem=self._folder.filesystem)
+
+    def _file(self, shard: int) -> Any:
+        with self._lock:
+            file = self._files.get(shard)
+            if file is None:
+                file = self._files[shard] = self._open_file(shard)
+                if len(self._files) > _OPEN_SHARDS:
+                    self._files.popitem(last=False)  # Views into it keep it alive as long as they live.
+            else:
+                self._files.move_to_end(shard)
+            return file
+
+    def _open_file(self, shard: int) -> Any:
+        path = self._folder.full_path(self._info.shards[shard].file)
+        if not self._folder.is_local:
+            return self._folder.filesystem.open_input_file(path)
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class _Columns:
+    """The small columns of some rows, as flat arrays."""
+
+    def __init__(self, table: pa.Table) -> None:
+        table = table.combine_chunks()
+        self._ids = table.column("image_id").to_pylist()
+        self._names = table.column("file_name").to_pylist()
+        self._splits = table.column("split").to_pylist()
+        self._widths = table.column("width").to_pylist()
+        self._heights = table.column("height").to_pylist()
+        self._label = table.column("label").to_pylist()
+        boxes, labels, ignore = (table.column(name).combine_chunks() for name in ("boxes", "labels", "ignore"))
+        self._ends = labels.offsets.to_numpy().tolist()
+        self._boxes: Boxes = boxes.values.flatten().to_numpy().reshape(-1, 4)
+        self._labels = labels.values.to_numpy()
+        self._ignore = ignore.values.to_numpy(zero_copy_only=False)
+
+    def annotation(self, position: int) -> Annotation:
+        part = slice(self._ends[position], self._ends[position + 1])
+        return Annotation(self._boxes[part], self._labels[part], self._ignore[part], self._label[position])
+
+    def sample(self, position: int, image: memoryview) -> Sample:
+        return Sample(
+            self._ids[position],
+            self._names[position],
+            image,
+            self._widths[position],
+            self._heights[position],
+            self._splits[position],
+            self.annotation(position),
+        )

@@ -1,0 +1,199 @@
+"""COCO JSON: one file a split, streamed, with annotations joined to images on disk rather than in memory."""
+
+import json
+import posixpath
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sightline.data.formats.coco_join import CocoJoin
+from sightline.data.formats.json_stream import stream_items
+from sightline.data.formats.layout import split_named, split_of_path, stem
+from sightline.data.formats.writing import ExportDirectory
+from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
+from sightline.data.storage import Folder
+from sightline.errors import FormatError
+from sightline.structures import Sample
+
+_SNIFF_BYTES = 1 << 16
+
+
+class CocoReader:
+    """Reads COCO instances files and the images they name."""
+
+    task: Task = "detection"
+
+    def __init__(
+        self,
+        source: Folder,
+        files: list[str],
+        *,
+        classes: tuple[str, ...] | None = None,
+        images: str | None = None,
+    ) -> None:
+        if not files:
+            raise FormatError(f"no COCO JSON (with images, annotations and categories) in {source.location!r}")
+        self._source, self._files = source, files
+        self._images = Folder.open(images) if images else None
+        self._categories = {file: self._read_categories(file) for file in files}
+        self.classes = classes or _class_order(self._categories.values())
+
+    def entries(self) -> Iterator[Entry | Reject]:
+        """The images of every file, in the file's order, each with its boxes."""
+        seen: set[str] = set()
+        for file in self._files:
+            with tempfile.TemporaryDirectory(prefix="sightline-coco-") as directory:
+                yield from self._entries_of(file, CocoJoin(Path(directory) / "join.sqlite"), seen)
+
+    def load(self, entry: Entry) -> Loaded:
+        """Read one image; its boxes came with the entry."""
+        declared_size, boxes, rejects = entry.payload
+        folder = self._images or self._source
+        return Loaded(folder.read(entry.name), [RawBox(*box) for box in boxes], None, declared_size, False, rejects)
+
+    def _read_categories(self, file: str) -> dict[Any, str]:
+        categories = {}
+        for item in stream_items(self._source, file, "categories"):
+            if isinstance(item, dict) and "id" in item and "name" in item:
+                categories[item["id"]] = str(item["name"])
+        if not categories:
+            raise FormatError(f"{file!r} has no categories: it is not a COCO instances file")
+        return categories
+
+    def _entries_of(self, file: str, join: CocoJoin, seen: set[str]) -> Iterator[Entry | Reject]:
+        labels = {name: index for index, name in enumerate(self.classes)}
+        yield from join.add_images(file, stream_items(self._source, file, "images"))
+        join.add_annotations(stream_items(self._source, file, "annotations"))
+        prefix = self._image_folder(file, join)
+        split = _split_of_file(file)
+        for (name, width, height), rows in join.images():
+            full = posixpath.normpath(posixpath.join(prefix, name)) if _is_plain(name) else name
+            if full in seen:
+                yield Reject(full, "list", "listed twice", file, "skipped")
+                continue
+            seen.add(full)
+            boxes, rejects = _boxes(full, rows, self._categories[file], labels)
+            declared = (width, height) if width and height else None
+            yield Entry(full, 0, split, payload=(declared, boxes, rejects))
+        yield from join.orphans(file)
+
+    def _image_folder(self, file: str, join: CocoJoin) -> str:
+        """Where the images of a file lie: the first usual place in which one of its first images is found."""
+        folder = self._images or self._source
+        here = posixpath.dirname(file)
+        above = posixpath.dirname(here)
+        subset = stem(file).partition("_")[2] or stem(file)
+        places = ["", here, *(posixpath.join(base, sub) for base in (here, above, "") for sub in ("images", subset))]
+        places += [posixpath.join(base, "images", subset) for base in (here, above, "")]
+        names = [name for name in join.first_names(20) if _is_plain(name)]
+        for place in places:
+            if any(folder.is_file(posixpath.join(place, name)) for name in names):
+                return place
+        return here
+
+
+def _boxes(
+    name: str, rows: list[tuple[Any, ...]], categories: dict[Any, str], labels: dict[str, int]
+) -> tuple[list[tuple[Any, ...]], list[Reject]]:
+    by_id = {repr(key): labels.get(category) for key, category in categories.items()}
+    boxes, rejects = [], []
+    for number, category, *numbers, crowd, usable in rows:
+        where = f"annotation {number}"
+        label = by_id.get(category)
+        if not usable:
+            rejects.append(Reject(name, "annotation", "annotation without a box", where, "box rejected"))
+        elif label is None:
+            rejects.append(
+                Reject(name, "annotation", "unknown class", f"{where}: category {category}"[:200], "box rejected")
+            )
+        else:
+            x, y, w, h = (float("nan") if value is None else value for value in numbers)
+            boxes.append((x, y, x + w, y + h, label, bool(crowd), where))
+    return boxes, rejects
+
+
+def _class_order(categories: Iterable[dict[Any, str]]) -> tuple[str, ...]:
+    """Names by category id; files that agree give one list, whatever their order."""
+    first_id: dict[str, tuple[str, Any]] = {}
+    for found in categories:
+        for key, name in found.items():
+            rank = ("", key) if isinstance(key, int) else (str(key), 0)
+            first_id[name] = min(first_id.get(name, rank), rank)
+    return tuple(sorted(first_id, key=lambda name: (first_id[name], name)))
+
+
+def _is_plain(name: str) -> bool:
+    """Whether joining a folder and this name stays a relative name; others go to the path check as they are."""
+    return not name.startswith(("/", "\\")) and ".." not in name.replace("\\", "/").split("/")
+
+
+def _split_of_file(file: str) -> str | None:
+    words = stem(file).replace("-", "_").split("_")
+    named = [split for word in words if (split := split_named(word))]
+    return named[0] if named else split_of_path(file)
+
+
+def find_coco_files(source: Folder) -> list[str]:
+    """COCO files of a folder: at its top, in `annotations`, or one in each split's folder."""
+    places = ["", *(name for name, is_folder in source.names() if is_folder)]
+    found = []
+    for place in places:
+        for name, is_folder in source.names(place):
+            path = posixpath.join(place, name)
+            if not is_folder and name.lower().endswith(".json") and looks_like_coco(source, path):
+                found.append(path)
+    instances = [path for path in found if posixpath.basename(path).startswith("instances")]
+    return instances or found
+
+
+def looks_like_coco(source: Folder, path: str) -> bool:
+    """Whether a JSON file begins like COCO, without reading all of it."""
+    with source.filesystem.open_input_file(source.full_path(path)) as stream:
+        head = bytes(stream.read(_SNIFF_BYTES))
+    return head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{") and any(
+        key in head for key in (b'"images"', b'"annotations"', b'"categories"')
+    )
+
+
+class CocoWriter:
+    """Writes images/SPLIT and annotations/instances_SPLIT.json."""
+
+    def __init__(self, directory: ExportDirectory, classes: tuple[str, ...]) -> None:
+        self._directory, self._classes = directory, classes
+        self._images: dict[str, list[dict[str, Any]]] = {}
+        self._annotations: dict[str, list[dict[str, Any]]] = {}
+        self._num_images = self._num_boxes = 0
+
+    def add(self, sample: Sample) -> None:
+        """Write one image; its boxes are kept for the split's file."""
+        name = self._directory.unique_name(sample)
+        self._directory.write(f"images/{sample.split}/{name}", sample.image)
+        self._num_images += 1
+        self._images.setdefault(sample.split, []).append(
+            {"id": self._num_images, "file_name": name, "width": sample.width, "height": sample.height}
+        )
+        annotations = self._annotations.setdefault(sample.split, [])
+        columns = sample.annotation
+        for box, label, ignore in zip(columns.boxes.tolist(), columns.labels.tolist(), columns.ignore, strict=True):
+            self._num_boxes += 1
+            annotations.append(_coco_annotation(self._num_boxes, self._num_images, box, label, bool(ignore)))
+
+    def close(self) -> None:
+        """Write one instances file a split."""
+        categories = [{"id": number, "name": name} for number, name in enumerate(self._classes, 1)]
+        for split, images in self._images.items():
+            content = {"images": images, "annotations": self._annotations[split], "categories": categories}
+            self._directory.write(f"annotations/instances_{split}.json", json.dumps(content).encode())
+
+
+def _coco_annotation(number: int, image: int, box: list[float], label: int, ignore: bool) -> dict[str, Any]:
+    x0, y0, x1, y1 = box
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": label + 1,
+        "bbox": [x0, y0, x1 - x0, y1 - y0],
+        "area": (x1 - x0) * (y1 - y0),
+        "iscrowd": int(ignore),
+    }

@@ -1,0 +1,77 @@
+"""Annotations of a COCO file joined to their images on disk, so that memory stays bounded however large the file is."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sightline.data.record import Reject
+
+
+class CocoJoin:
+    """Images and annotations of one file in a temporary SQLite database, so that memory stays bounded."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path)
+        self._db.executescript(
+            "pragma journal_mode=off; pragma synchronous=off; pragma cache_size=-20000;"
+            "create table image (id text primary key, name text, width int, height int);"
+            "create table box (image text, number int, category, x, y, w, h, crowd int, ok int);"
+        )
+
+    def add_images(self, file: str, items: Iterable[Any]) -> Iterator[Reject]:
+        """Take in the images of a file; those without a usable name or id come back."""
+        for number, item in enumerate(items):
+            row = _image_row(item)
+            if row is None:
+                yield Reject(f"{file} image {number}", "annotation", "image entry does not parse", repr(item)[:200])
+            elif self._db.execute("insert or ignore into image values (?, ?, ?, ?)", row).rowcount == 0:
+                yield Reject(
+                    row[1], "annotation", "image id is taken", f"{file} image {number}: id {item['id']!r}"[:200]
+                )
+
+    def add_annotations(self, items: Iterable[Any]) -> None:
+        """Take in the annotations, in whatever order they come."""
+        self._db.executemany("insert into box values (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_box_row, items, count()))
+        self._db.execute("create index by_image on box (image)")
+
+    def first_names(self, count: int) -> list[str]:
+        """Names of the first images."""
+        return [name for (name,) in self._db.execute("select name from image order by rowid limit ?", (count,))]
+
+    def images(self) -> Iterator[tuple[tuple[str, int, int], list[tuple[Any, ...]]]]:
+        """Each image, (name, width, height), with its annotations in the order of the file."""
+        find = "select number, category, x, y, w, h, crowd, ok from box where image = ? order by number"
+        for key, name, width, height in self._db.execute("select * from image order by rowid"):
+            yield (name, width, height), self._db.execute(find, (key,)).fetchall()
+
+    def orphans(self, file: str) -> Iterator[Reject]:
+        """Annotations whose image the file does not have."""
+        find = "select number, image from box where image is null or image not in (select id from image)"
+        for number, key in self._db.execute(find):
+            detail = f"annotation {number}: image id {key}"
+            yield Reject(file, "annotation", "annotation of an unknown image", detail[:200], "box rejected")
+
+
+def _image_row(item: Any) -> tuple[str, str, int, int] | None:
+    if not isinstance(item, dict) or "id" not in item or not isinstance(item.get("file_name"), str):
+        return None
+    sizes = [
+        value if isinstance(value, int) and 0 < value < 1 << 31 else 0
+        for value in (item.get("width"), item.get("height"))
+    ]
+    return repr(item["id"]), item["file_name"].encode("utf-8", "replace").decode(), sizes[0], sizes[1]
+
+
+def _box_row(item: Any, number: int) -> tuple[Any, ...]:
+    """A row that always fits: whether it is usable is decided when its image is known."""
+    if not isinstance(item, dict):
+        return None, number, None, None, None, None, None, 0, 0
+    image = repr(item["image_id"]) if "image_id" in item else None
+    category = repr(item.get("category_id"))
+    box = item.get("bbox")
+    usable = isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) or v is None for v in box)
+    numbers = [float("nan") if v is None else float(v) for v in box] if usable and box else [0.0] * 4
+    # SQLite has no NaN: it becomes NULL, which `_boxes` turns back.
+    return image, number, category, *numbers, int(bool(item.get("iscrowd"))), int(usable)

@@ -1,0 +1,116 @@
+"""The stored form of a dataset: columns of its shards, its index and rejects, and `dataset.json`."""
+
+from typing import Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from sightline.data.storage import Folder
+from sightline.errors import DamagedError, NotFoundError
+
+FORMAT_VERSION = 1
+MANIFEST = "dataset.json"
+INDEX = "index.arrow"
+REJECTS = "rejects.parquet"
+
+ROWS = pa.schema(
+    [
+        pa.field("image_id", pa.string(), nullable=False),
+        pa.field("file_name", pa.string(), nullable=False),
+        pa.field("image", pa.binary(), nullable=False),
+        pa.field("width", pa.int32(), nullable=False),
+        pa.field("height", pa.int32(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("boxes", pa.list_(pa.list_(pa.float32(), 4)), nullable=False),
+        pa.field("labels", pa.list_(pa.int32()), nullable=False),
+        pa.field("ignore", pa.list_(pa.bool_()), nullable=False),
+        pa.field("label", pa.int32()),
+    ]
+)
+"""One row is one image."""
+
+INDEX_ROWS = pa.schema(
+    [
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("split", pa.int16(), nullable=False),
+    ]
+)
+"""Where the encoded bytes of each image lie within its shard, in row order; `split` indexes the manifest's splits."""
+
+REJECT_ROWS = pa.schema([(name, pa.string()) for name in ("file_name", "stage", "reason", "detail", "action")])
+
+
+class ShardInfo(BaseModel):
+    """One Parquet file of a dataset."""
+
+    model_config = ConfigDict(frozen=True)
+
+    file: str
+    rows: int
+    bytes: int
+
+
+class SplitInfo(BaseModel):
+    """Counts of one split; boxes by class include those to ignore."""
+
+    model_config = ConfigDict(frozen=True)
+
+    images: int = 0
+    boxes: int = 0
+    boxes_per_class: dict[str, int] = {}
+    images_per_class: dict[str, int] = {}
+
+
+class DatasetInfo(BaseModel):
+    """What `dataset.json` holds.
+
+    Attributes:
+        content_hash: SHA-256 over class names and all rows in order; the same for the same content.
+        rejected: How many images, boxes and files were rejected, repaired or skipped, by action and reason.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    task: Literal["detection", "classification"]
+    classes: tuple[str, ...]
+    num_images: int
+    num_boxes: int
+    splits: dict[str, SplitInfo]
+    content_hash: str
+    source: str
+    source_format: str
+    rejected: dict[str, dict[str, int]]
+    image_bytes: int
+    shards: tuple[ShardInfo, ...]
+    created: str
+    sightline_version: str
+    config: dict[str, object] = {}
+
+    @property
+    def num_rejected_images(self) -> int:
+        """Images of the source that are not in the dataset."""
+        return sum(self.rejected.get("image rejected", {}).values())
+
+
+def read_manifest(folder: Folder) -> DatasetInfo:
+    """Read `dataset.json`; a folder without one is not a dataset, for it is written last."""
+    if not folder.is_file(MANIFEST):
+        raise NotFoundError(
+            f"there is no dataset at {folder.location!r} (no {MANIFEST}): `sightline datasets` lists what there is, "
+            "`sightline ingest SOURCE --to NAME` makes one"
+        )
+    text = folder.read(MANIFEST)
+    try:
+        info = DatasetInfo.model_validate_json(text)
+    except ValueError as error:
+        raise DamagedError(f"{folder.location}/{MANIFEST} cannot be read: {error}") from None
+    if info.format_version != FORMAT_VERSION:
+        raise DamagedError(
+            f"dataset {info.name!r} has format version {info.format_version}, this Sightline reads {FORMAT_VERSION}: "
+            "ingest it again, or install the version that made it"
+        )
+    return info

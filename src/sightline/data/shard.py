@@ -1,0 +1,235 @@
+"""One shard: load, check and write a run of entries into a Parquet file. Runs in a worker process."""
+
+import hashlib
+import mmap
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sightline.data.decode import ImageHeader, check_image, read_header
+from sightline.data.record import Entry, Loaded, Reader, Reject
+from sightline.data.schema import ROWS
+from sightline.data.split import Splitter
+from sightline.data.verdict import judge_boxes
+from sightline.errors import ImageError, SightlineError
+from sightline.structures import Annotation
+
+ROW_GROUP_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions:
+    """What a worker must know besides the entries.
+
+    Attributes:
+        keep_splits: Whether the source's own splits count.
+        verify: "full" decodes every image, "header" reads sizes only.
+    """
+
+    splitter: Splitter
+    keep_splits: bool
+    verify: str
+    max_pixels: int
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What became of a shard's entries, in row order.
+
+    Attributes:
+        digests: 32 bytes a row, over the image's bytes and all that is known of it.
+        offsets: Where each image's bytes begin within the file.
+    """
+
+    file: str
+    bytes: int = 0
+    image_bytes: int = 0
+    digests: bytearray = field(default_factory=bytearray)
+    offsets: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+    labels: list[NDArray[np.int32]] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Images in the shard."""
+        return len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    image_id: str
+    entry: Entry
+    loaded: Loaded
+    header: ImageHeader
+    split: str
+    annotation: Annotation
+
+
+def image_id_of(name: str) -> str:
+    """The stable id of an image: 128 bits of the hash of its name within the source."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def printable(name: str) -> str:
+    """A name as valid UTF-8, also when the disk's bytes are not."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def write_shard(reader: Reader, entries: Iterable[Entry], path: Path, options: ShardOptions) -> ShardResult:
+    """Load and check the entries and write those that can be used; memory is bounded by a row group."""
+    result = ShardResult(path.name)
+    rows = _checked_rows(reader, entries, options, result)
+    beginnings: list[bytes] = []
+    with pq.ParquetWriter(path, ROWS, **_writer_options()) as writer:
+        for group in _row_groups(rows):
+            writer.write_table(_table(group), row_group_size=len(group))
+            _note(group, result)
+            beginnings += [row.loaded.image[:32] for row in group]
+    result.bytes = path.stat().st_size
+    result.offsets = find_offsets(path, result.lengths, beginnings)
+    return result
+
+
+def scan_entries(reader: Reader, entries: Iterable[Entry]) -> list[tuple[bytes, frozenset[int]]]:
+    """The digest of the bytes and the classes of each entry that loads; what a stratified split is learned from."""
+    found = []
+    for entry in entries:
+        try:
+            loaded = reader.load(entry)
+        except ImageError:
+            continue  # It is met again, and reported, when the shard is written.
+        found.append((hashlib.sha256(loaded.image).digest(), _classes_of(loaded)))
+    return found
+
+
+def find_offsets(path: Path, lengths: list[int], beginnings: list[bytes]) -> list[int]:
+    """Where the bytes of each image begin in a shard, so that one image can be read without its neighbours.
+
+    Images are stored uncompressed and plainly encoded: a 4-byte length, then the bytes. Pages follow each other with
+    small headers between them, which are stepped over by looking for the next length and the beginning of its image.
+    """
+    if not lengths:
+        return []
+    metadata = pq.ParquetFile(path).metadata
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        offsets: list[int] = []
+        for group in range(metadata.num_row_groups):
+            position = metadata.row_group(group).column(ROWS.get_field_index("image")).data_page_offset
+            for _ in range(metadata.row_group(group).num_rows):
+                length, beginning = lengths[len(offsets)], beginnings[len(offsets)]
+                position = view.find(struct.pack("<I", length) + beginning, position) + 4
+                assert position >= 4, f"image {len(offsets)} is not stored plainly in {path}"
+                offsets.append(position)
+                position += length
+    return offsets
+
+
+def _checked_rows(
+    reader: Reader, entries: Iterable[Entry], options: ShardOptions, result: ShardResult
+) -> Iterator[_Row]:
+    for entry in entries:
+        try:
+            yield _check(reader, entry, options, result.rejects)
+        except ImageError as error:
+            result.rejects.append(Reject(entry.name, error.stage, error.reason, error.detail))
+        except SightlineError:
+            raise
+        except Exception as error:
+            error.add_note(f"while reading {entry.name!r}")
+            raise
+
+
+def _check(reader: Reader, entry: Entry, options: ShardOptions, rejects: list[Reject]) -> _Row:
+    loaded = reader.load(entry)
+    check = check_image if options.verify == "full" else read_header
+    header = check(loaded.image, max_pixels=options.max_pixels)
+    annotation, problems = judge_boxes(entry.name, loaded, header)
+    rejects.extend(problems)
+    split = entry.split if options.keep_splits else None
+    if split is None:
+        split = options.splitter.assign(hashlib.sha256(loaded.image).digest(), _classes_of(loaded))
+    return _Row(image_id_of(entry.name), entry, loaded, header, split, annotation)
+
+
+def _classes_of(loaded: Loaded) -> frozenset[int]:
+    if loaded.label is not None:
+        return frozenset([loaded.label])
+    return frozenset(box.label for box in loaded.boxes)
+
+
+def _row_groups(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+    group: list[_Row] = []
+    size = 0
+    for row in rows:
+        group.append(row)
+        size += len(row.loaded.image)
+        if size >= ROW_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _table(group: list[_Row]) -> pa.Table:
+    boxes = np.concatenate([row.annotation.boxes for row in group])
+    ends = np.cumsum([0] + [len(row.annotation) for row in group], dtype=np.int32)
+    columns = [
+        pa.array([row.image_id for row in group]),
+        pa.array([printable(row.entry.name) for row in group]),
+        pa.array([row.loaded.image for row in group], pa.binary()),
+        pa.array([row.header.width for row in group], pa.int32()),
+        pa.array([row.header.height for row in group], pa.int32()),
+        pa.array([row.split for row in group]),
+        pa.ListArray.from_arrays(ends, pa.FixedSizeListArray.from_arrays(boxes.reshape(-1), 4)),
+        pa.ListArray.from_arrays(ends, np.concatenate([row.annotation.labels for row in group])),
+        pa.ListArray.from_arrays(ends, np.concatenate([row.annotation.ignore for row in group])),
+        pa.array([row.annotation.label for row in group], pa.int32()),
+    ]
+    return pa.Table.from_arrays(columns, schema=ROWS)
+
+
+def _note(group: list[_Row], result: ShardResult) -> None:
+    for row in group:
+        result.lengths.append(len(row.loaded.image))
+        result.image_bytes += len(row.loaded.image)
+        result.splits.append(row.split)
+        result.digests += _digest(row)
+        label = row.annotation.label
+        result.labels.append(row.annotation.labels if label is None else np.array([label], np.int32))
+
+
+def _digest(row: _Row) -> bytes:
+    known = (row.image_id, row.header.width, row.header.height, row.split, row.annotation.label)
+    digest = hashlib.sha256(repr(known).encode())
+    for part in (row.annotation.boxes, row.annotation.labels, row.annotation.ignore):
+        digest.update(struct.pack("<Q", part.nbytes))
+        digest.update(part.tobytes())
+    digest.update(row.loaded.image)
+    return digest.digest()
+
+
+def _writer_options() -> dict[str, Any]:
+    """Images are compressed already: plain, uncompressed, without statistics. The small columns are packed."""
+    small = [name for name in ROWS.names if name != "image"]
+    nested = {
+        "boxes": "boxes.list.element.list.element",
+        "labels": "labels.list.element",
+        "ignore": "ignore.list.element",
+    }
+    paths = [nested.get(name, name) for name in small]
+    return {
+        "compression": {"image": "NONE", **dict.fromkeys(paths, "ZSTD")},
+        "use_dictionary": ["split"],
+        "write_statistics": [path for path in paths if path not in nested.values()],
+        "data_page_size": ROW_GROUP_BYTES,
+        "store_schema": True,
+    }

@@ -1,0 +1,1 @@
+"""Procedural images with exact boxes, so that tests, demos and benchmarks need no download."""

@@ -1,0 +1,119 @@
+"""Where a dataset is written: complete or absent, whether on a disk or in a bucket."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyarrow import fs as pafs
+
+from sightline.data.schema import MANIFEST
+from sightline.data.storage import Folder
+from sightline.errors import ExistsError, StorageError
+
+
+class DatasetTarget:
+    """The place of one dataset.
+
+    On a disk everything is written into a hidden directory beside it, which is renamed at the end. In a bucket, where
+    nothing can be renamed, files are uploaded as they are finished and the manifest, without which there is no
+    dataset, comes last.
+    """
+
+    def __init__(self, location: str, *, replace: bool = False) -> None:
+        self.folder = Folder.open(location)
+        self.name = self.folder.path.rstrip("/").rsplit("/", 1)[-1]
+        self._replace = replace
+        self._directory = Path()
+
+    @contextmanager
+    def open(self) -> Iterator[Path]:
+        """A local directory to write into; what was published is kept if the block succeeds."""
+        self.refuse_existing()
+        try:
+            if self.folder.is_local:
+                yield from self._open_local()
+            else:
+                yield from self._open_bucket()
+        except OSError as error:
+            raise StorageError(f"cannot write dataset {self.folder.location!r}: {error}") from error
+
+    def publish(self, file: str, *, keep: bool = True) -> None:
+        """Say that a file is finished: it goes to its place, or away if it holds nothing."""
+        path = self._directory / file
+        if keep and self.folder.is_local:
+            return
+        if keep:
+            pafs.copy_files(str(path), self.folder.full_path(file), pafs.LocalFileSystem(), self.folder.filesystem)
+        path.unlink()
+
+    def refuse_existing(self) -> None:
+        """Raise if something would be overwritten; asked first, before any long work."""
+        if self._replace:
+            return
+        if self.folder.is_file(MANIFEST):
+            raise ExistsError(f"dataset {self.folder.location!r} exists: take another name, or --replace it")
+        if self.folder.is_local and any(Path(self.folder.path).glob("*")):
+            raise ExistsError(f"{self.folder.location!r} exists and is not a dataset: take another name or path")
+
+    def _open_local(self) -> Iterator[Path]:
+        final = Path(self.folder.path)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(final)
+        self._directory = final.parent / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._directory.mkdir()
+        try:
+            yield self._directory
+            _sync(self._directory)
+            self._swap_in(final)
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _swap_in(self, final: Path) -> None:
+        old = self._directory.with_suffix(".old.tmp")
+        if final.exists():
+            if not (final / MANIFEST).exists() and any(final.iterdir()):
+                raise ExistsError(f"{str(final)!r} exists and is not a dataset: it is left as it is")
+            final.rename(old)
+        self._directory.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _open_bucket(self) -> Iterator[Path]:
+        if self.folder.is_file(MANIFEST):
+            self.folder.filesystem.delete_dir_contents(self.folder.path)
+        self.folder.filesystem.create_dir(self.folder.path, recursive=True)
+        with tempfile.TemporaryDirectory(prefix="sightline-") as directory:
+            self._directory = Path(directory)
+            yield self._directory
+
+
+def _remove_abandoned(final: Path) -> None:
+    """Remove what killed runs left; a directory whose process lives is somebody's work."""
+    prefix = f".{final.name}."
+    for directory in final.parent.iterdir():
+        pid = directory.name.removeprefix(prefix).partition("-")[0]
+        ours = directory.name.startswith(prefix) and directory.suffix == ".tmp" and pid.isdigit()
+        if ours and not _is_running(int(pid)):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sync(directory: Path) -> None:
+    for path in [*directory.iterdir(), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

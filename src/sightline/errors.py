@@ -1,0 +1,87 @@
+"""Everything Sightline raises on purpose.
+
+SightlineError
+├── ConfigError            a setting that is unknown or has a wrong value
+├── NotFoundError          a dataset, file or folder that is not there
+├── ExistsError            something is there already and would be overwritten
+├── FormatError            annotations that cannot be read as the format they claim to be
+├── StorageError           a disk or bucket that refused
+├── MissingExtraError      an optional package is not installed
+├── TooManyRejectedError   more input was unusable than the caller allowed
+├── DamagedError           stored bytes differ from what was written
+└── ImageError             one image or one annotation that cannot be used; becomes a row in `rejects`
+
+Each message says what was wrong, with the value, and what to do next.
+"""
+
+from typing import Any
+
+
+class SightlineError(Exception):
+    """Base of all errors that a user can do something about."""
+
+    exit_code = 3
+
+
+class ConfigError(SightlineError):
+    """A setting that is unknown or has a wrong value."""
+
+    exit_code = 2
+
+
+class NotFoundError(SightlineError):
+    """A dataset, file or folder that is not there."""
+
+
+class ExistsError(SightlineError):
+    """Something is there already and would be overwritten."""
+
+
+class FormatError(SightlineError):
+    """Annotations that cannot be read as the format they claim to be."""
+
+
+class StorageError(SightlineError):
+    """A disk or bucket that refused."""
+
+
+class DamagedError(SightlineError):
+    """Stored bytes differ from what was written."""
+
+
+class TooManyRejectedError(SightlineError):
+    """More input was unusable than the caller allowed."""
+
+    exit_code = 4
+
+
+class MissingExtraError(SightlineError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs {package}, which is not installed: pip install 'sightline[{extra}]'")
+        self._arguments = (package, extra)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
+
+
+class ImageError(SightlineError):
+    """One image or annotation that cannot be used.
+
+    Args:
+        reason: A short, stable phrase that can be counted, such as "truncated image".
+        detail: What exactly was seen, with file, line or value.
+        stage: Where it was noticed: "path", "read", "decode", "annotation".
+    """
+
+    def __init__(self, reason: str, detail: str = "", *, stage: str = "decode") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason, self.detail, self.stage = reason, detail, stage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_image_error, (type(self), self.reason, self.detail, self.stage)
+
+
+def _rebuild_image_error(kind: type[ImageError], reason: str, detail: str, stage: str) -> ImageError:
+    return kind(reason, detail, stage=stage)

@@ -1,0 +1,1 @@
+"""What people look at: findings about a dataset, drawings, charts, pages and terminal tables."""

@@ -1,0 +1,48 @@
+"""The one directory that holds all state of a project."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where things lie; nothing is created before it is written."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, root: str | Path | None = None) -> "Workspace":
+        """The given directory, else SIGHTLINE_HOME, else ./sightline-workspace."""
+        return cls(Path(root or os.environ.get("SIGHTLINE_HOME") or "sightline-workspace").expanduser())
+
+    @property
+    def datasets(self) -> Path:
+        """The directory of datasets."""
+        return self.root / "datasets"
+
+    def dataset_location(self, reference: str) -> str:
+        """Where a dataset lies: a name means a directory of the workspace; a path or URL means itself."""
+        if is_location(reference):
+            return reference
+        return str(self.datasets / check_name(reference))
+
+
+def is_location(reference: str) -> bool:
+    """Whether a reference is a path or URL rather than a name."""
+    return "/" in reference or os.sep in reference or reference in (".", "..")
+
+
+def check_name(name: str) -> str:
+    """Return the name, or raise if it could not be a directory everywhere."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"name {name!r} is not usable: take up to 100 letters, digits, '.', '_' or '-', beginning with a letter "
+            "or digit (a path must contain a '/')"
+        )
+    return name
