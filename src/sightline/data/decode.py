@@ -5,6 +5,7 @@ the same pixels; whatever that refuses is asked of Pillow again.
 """
 
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
@@ -29,6 +30,16 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", 
 
 _ORIENTATION_TAG = 0x0112
 _SWAPS_SIDES = frozenset({5, 6, 7, 8})
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_TILE_TAGS = (322, 323)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,7 @@ class ImageHeader:
 
 def read_header(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
     """Read format, size and orientation; refuse what is no image or has too many pixels."""
-    return _header_of(_open(data, max_pixels))
+    return _header_of(_open(data, max_pixels), data)
 
 
 def check_image(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
@@ -65,25 +76,28 @@ def check_image(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> ImageHea
     cannot fail, is shortened.
     """
     image = _open(data, max_pixels)
-    header = _header_of(image)
+    header = _header_of(image, data)
     if isinstance(image, JpegImageFile):
         image.draft(None, (max(image.width // 8, 1), max(image.height // 8, 1)))
         _load(image)
     else:
-        _to_rgb(_load(image))
+        _to_rgb(_load(image), str(image.format))
     return header
 
 
 def decode(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """Decode to H x W x 3 uint8 RGB, upright."""
     image = _open(data, max_pixels)
-    if isinstance(image, JpegImageFile) and image.mode in ("L", "RGB") and _orientation(image) == 1:
+    orientation = _orientation(image, data)
+    if isinstance(image, JpegImageFile) and image.mode in ("L", "RGB") and orientation == 1:
         try:
             return simplejpeg.decode_jpeg(data)  # type: ignore[no-any-return]
         except ValueError:
             pass  # Warnings count as errors there: let Pillow decide whether the pixels are whole.
-    loaded = _load(image)
-    return np.asarray(_upright(_to_rgb(loaded), loaded))
+    pixels = _to_rgb(_load(image), str(image.format))
+    if orientation in _TURNS and not isinstance(image, TiffImageFile):  # Pillow turns TIFFs itself.
+        pixels = pixels.transpose(_TURNS[orientation])
+    return np.asarray(pixels)
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], *, quality: int = 90) -> bytes:
@@ -104,14 +118,18 @@ def _open(data: EncodedImage, max_pixels: int) -> ImageFile.ImageFile:
         raise ImageError("empty file", "0 bytes")
     head = bytes(data[:32])
     plugin = _plugin_of(head)
+    # Pillow takes memory for the whole canvas already when it opens these.
     if plugin is WebPImageFile:
-        # Pillow's WebP plugin takes memory for the whole canvas when it opens the file.
         _check_pixels(_webp_size(head), max_pixels)
+    if plugin is GifImageFile:
+        _check_pixels(_gif_size(data), max_pixels)
     try:
         image = plugin(io.BytesIO(data))
     except Exception as error:
         raise ImageError("unreadable image header", _describe(error)) from None
     _check_pixels(image.size, max_pixels)
+    if isinstance(image, TiffImageFile):
+        _check_tile(image, max_pixels)
     return image
 
 
@@ -145,6 +163,29 @@ def _webp_size(head: bytes) -> tuple[int, int]:
             return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
 
 
+def _gif_size(data: EncodedImage) -> tuple[int, int]:
+    """The screen, or what the first frame makes of it when it is larger."""
+    stream = io.BytesIO(data)
+    width, height, flags = struct.unpack("<6xHHBxx", stream.read(13).ljust(13, b"\0"))
+    if flags & 0x80:
+        stream.seek(3 << (flags & 7) + 1, io.SEEK_CUR)
+    while (kind := stream.read(1)) not in (b"", b";", b","):
+        if kind == b"!":
+            stream.read(1)
+            while size := stream.read(1).strip(b"\0"):
+                stream.seek(size[0], io.SEEK_CUR)
+    left, top, frame_width, frame_height = struct.unpack("<4H", stream.read(8).ljust(8, b"\0"))
+    return max(width, left + frame_width), max(height, top + frame_height)
+
+
+def _check_tile(image: TiffImageFile, max_pixels: int) -> None:
+    """A tile is decoded whole, however small the image is."""
+    tile = [image.tag_v2.get(tag, 1) for tag in _TILE_TAGS]
+    if not all(isinstance(side, int) and side > 0 for side in tile):
+        raise ImageError("unreadable image header", f"TIFF tile of {tile[0]!r} x {tile[1]!r}"[:200])
+    _check_pixels((tile[0], tile[1]), max_pixels)
+
+
 def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width <= 0 or height <= 0:
@@ -155,67 +196,78 @@ def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:
         )
 
 
-def _header_of(image: ImageFile.ImageFile) -> ImageHeader:
-    orientation = _orientation(image)
+def _header_of(image: ImageFile.ImageFile, data: EncodedImage) -> ImageHeader:
+    orientation = _orientation(image, data)
     width, height = image.size
-    if orientation in _SWAPS_SIDES:
+    if orientation in _SWAPS_SIDES and not isinstance(image, TiffImageFile):  # Pillow gives TIFFs' sides upright.
         width, height = height, width
     return ImageHeader(str(image.format), width, height, orientation)
 
 
-def _orientation(image: ImageFile.ImageFile) -> int:
-    if isinstance(image, JpegImageFile) and "exif" not in image.info:
-        return 1
+def _orientation(image: ImageFile.ImageFile, data: EncodedImage) -> int:
+    """EXIF orientation, 1 to 8; 1 if there is none. Known from the header alone, so that all callers agree."""
     try:
-        value: Any = image.getexif().get(_ORIENTATION_TAG, 1)
+        if isinstance(image, TiffImageFile):
+            value: Any = image.tag_v2.get(_ORIENTATION_TAG, 1)
+        else:
+            raw = _png_exif(data) if isinstance(image, PngImageFile) else image.info.get("exif")
+            exif = Image.Exif()
+            exif.load(raw or b"")
+            value = exif.get(_ORIENTATION_TAG, 1)
     except Exception:  # Broken EXIF is common and says nothing of the pixels.
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
+def _png_exif(data: EncodedImage) -> bytes | None:
+    """The eXIf chunk, which may stand behind the pixels, where Pillow finds it only after it decoded them."""
+    position = 8
+    while position + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        if kind == b"eXIf":
+            return bytes(data[position + 8 : position + 8 + length])
+        position += 12 + length
+    return None
+
+
 def _load(image: ImageFile.ImageFile) -> ImageFile.ImageFile:
     try:
         image.load()
-    except (UnidentifiedImageError, OSError, EOFError) as error:
+    except Exception as error:
         truncated = "truncated" in str(error).lower() or isinstance(error, EOFError)
         raise ImageError("truncated image" if truncated else "broken image", _describe(error)) from None
-    except Exception as error:
-        raise ImageError("broken image", _describe(error)) from None
     return image
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, format_name: str) -> Image.Image:
+    try:
+        return _convert(image, format_name)
+    except (ValueError, OSError, TypeError) as error:
+        raise ImageError("broken image", _describe(error)) from None
+
+
+def _convert(image: Image.Image, format_name: str) -> Image.Image:
+    transparent = "transparency" in image.info
     match image.mode:
-        case "RGB":
+        case "RGB" if not transparent:
             return image
-        case "1" | "L" | "CMYK" | "YCbCr" | "LAB" | "HSV" | "RGBX":
+        case "1" | "L" | "P" | "CMYK" | "YCbCr" | "LAB" | "HSV" | "RGBX" if not transparent:
             return image.convert("RGB")
-        case "P" if "transparency" not in image.info:
-            return image.convert("RGB")
-        case "P" | "PA" | "LA" | "La" | "RGBA" | "RGBa":
+        case "1" | "L" | "P" | "RGB" | "PA" | "LA" | "La" | "RGBA" | "RGBa":
             # Colours below full transparency mean nothing; white is what every viewer shows there.
             layer = image.convert("RGBA")
             white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
             return Image.alpha_composite(white, layer).convert("RGB")
         case "I;16" | "I;16L" | "I;16B" | "I;16N":
             return _from_16_bit(np.asarray(image))
-        case "I" if image.format == "PNG":
+        case "I" if format_name == "PNG":
             return _from_16_bit(np.asarray(image))
         case mode:
-            raise ImageError("unsupported pixel format", f"mode {mode!r} of a {image.format}; save it as 8 or 16 bit")
+            raise ImageError("unsupported pixel format", f"mode {mode!r} of a {format_name}; save it as 8 or 16 bit")
 
 
 def _from_16_bit(values: NDArray[Any]) -> Image.Image:
     return Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
-
-
-def _upright(image: Image.Image, source: ImageFile.ImageFile) -> Image.Image:
-    if _orientation(source) == 1:
-        return image
-    if image is not source:
-        image.info.setdefault("exif", source.info.get("exif", b""))
-        image.getexif()[_ORIENTATION_TAG] = _orientation(source)
-    return ImageOps.exif_transpose(image)
 
 
 def _describe(error: Exception) -> str:

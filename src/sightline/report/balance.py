@@ -13,7 +13,7 @@ def balance_findings(classes: tuple[str, ...], splits: dict[str, SplitInfo]) -> 
     never = tuple(name for name in classes if name not in seen)
     found = [_never(never)] if never else []
     if TRAIN not in splits:
-        return [*found, _no_training(splits)]
+        return [*found, _no_training()]
     training = splits[TRAIN].images_per_class
     untrained = tuple(name for name in classes if name in seen and name not in training)
     few = tuple(sorted((name for name in training if training[name] < FEW_IMAGES), key=lambda name: training[name]))
@@ -35,15 +35,14 @@ def _never(names: tuple[str, ...]) -> Finding:
     )
 
 
-def _no_training(splits: dict[str, SplitInfo]) -> Finding:
+def _no_training() -> Finding:
     return Finding(
         kind="no training split",
         severity="note",
-        count=len(splits),
-        unit="splits",
+        count=0,
+        unit="images",
         advice=f"There is no split named {TRAIN!r}: good for testing a model; to train one, ingest with "
         "--split train=0.8,val=0.2.",
-        names=tuple(splits),
     )
 
 

@@ -95,7 +95,7 @@ def duplicate_findings(duplicates: Duplicates) -> list[Finding]:
                 kind="images in more than one split",
                 severity="problem",
                 count=duplicates.num_across_splits,
-                unit="groups",
+                unit="images",
                 advice="The model is tested on what it was trained on: its score is too good. Keep each in one split.",
                 examples=_flat([group for group in duplicates.groups if group.across_splits]),
             )
@@ -106,7 +106,7 @@ def duplicate_findings(duplicates: Duplicates) -> list[Finding]:
                 kind="equal images annotated differently",
                 severity="problem",
                 count=duplicates.num_annotated_differently,
-                unit="groups",
+                unit="images",
                 advice="The same bytes with different labels or boxes: at least one of them is wrong.",
                 examples=_flat([group for group in duplicates.groups if group.annotated_differently]),
             )

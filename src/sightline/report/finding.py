@@ -42,8 +42,8 @@ class Finding(Frozen):
     Attributes:
         kind: A short, stable phrase, such as "tiny boxes".
         severity: "problem" spoils training or its measurement; "warning" probably does; "note" is good to know.
-        count: How many there are.
-        unit: What is counted: "boxes", "images", "classes" or "groups".
+        count: How many there are; 0 where counting says nothing.
+        unit: What is counted: "boxes", "images" or "classes".
         advice: Why it matters and what to do.
         examples: The first few, in the order of the dataset.
         names: Classes concerned, when the finding is about classes.

@@ -9,6 +9,7 @@ from sightline.report.finding import Frozen
 
 _MANY = 30
 """Counts up to this get a bin each; beyond it bins double."""
+_FEW_BINS = 9
 
 Values = NDArray[Any]
 
@@ -39,7 +40,7 @@ def log_histogram(values: Values, *, base: int, steps: int, low: float, high: fl
     """Bins whose edges are powers of a base, no more of them than the values need.
 
     Args:
-        steps: Bins from one whole power to the next.
+        steps: Bins from one whole power to the next; twice as many when the values are close together.
         low: Lowest edge there may be; what lies below is counted in the first bin.
         high: Highest edge there may be; what lies above is counted in the last bin.
     """
@@ -49,6 +50,8 @@ def log_histogram(values: Values, *, base: int, steps: int, low: float, high: fl
     # Rounding first, so that a value which is itself an edge does not open an empty bin below it.
     exponents = np.round(steps * np.log([clipped.min(), clipped.max()]) / np.log(base), 9)
     first, last = int(np.floor(exponents[0])), int(np.ceil(exponents[1]))
+    if last - first < _FEW_BINS:
+        first, last, steps = 2 * first, 2 * last, 2 * steps
     edges = np.array([float(base) ** (step / steps) for step in range(first, max(last, first + 1) + 1)])
     counts, _ = np.histogram(np.clip(clipped, edges[0], edges[-1]), bins=edges)
     return Histogram(edges=tuple(edges.tolist()), counts=tuple(counts.tolist()), log=True)

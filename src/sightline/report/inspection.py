@@ -133,6 +133,10 @@ class Inspection(Frozen):
                 totals[name] += count
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
+    def images_of(self, name: str) -> int:
+        """Images that show a class, over all splits."""
+        return sum(info.images_per_class.get(name, 0) for info in self.splits.values())
+
     def to_json(self) -> str:
         """All of it as JSON text."""
         return self.model_dump_json(indent=2)

@@ -111,7 +111,9 @@ def test_scaled_and_moved_boxes_follow(scene: Scene, seed: int, min_visible: flo
     check(image, annotation, [scene.annotation], within=1, min_visible=min_visible, scale=scale)
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(1.0, (3.0, -2.0)), (1.3, (0.4, 5.2)), (0.7, (-9.3, 2.0)), (1.0, (0.5, 0))])
+@pytest.mark.parametrize(
+    ("scale", "shift"), [(1.0, (3.0, -2.0)), (1.3, (0.4, 5.2)), (0.7, (-9.3, 2.0)), (1.0, (0.5, 0))]
+)
 def test_scaling_is_right_below_the_pixel(scale: float, shift: tuple[float, float]) -> None:
     """On a ramp every pixel says where it came from."""
     ramp = np.broadcast_to((np.arange(100) * 2)[None, :, None], (60, 100, 3)).astype(np.uint8)
@@ -197,6 +199,19 @@ def test_mosaic_boxes_follow(data: st.DataObject, centre: tuple[int, int]) -> No
     for label, (x0, y0, x1, y1) in zip(annotation.labels.tolist(), annotation.boxes, strict=True):
         assert (x1 <= centre[0]) if label % 2 == 0 else (x0 >= centre[0])
         assert (y1 <= centre[1]) if label < 2 else (y0 >= centre[1])
+
+
+@pytest.mark.parametrize("size", [(200, 50), (50, 200)])
+def test_mosaic_keeps_the_corners_at_the_centre(size: tuple[int, int]) -> None:
+    """A box in the corner that meets the other three images stays whole, whatever hangs over elsewhere."""
+    (width, height), (x, y) = size, (60, 50)
+    lefts, tops = (width - 16, 0, width - 16, 0), (height - 16, height - 16, 0, 0)
+    corners = [(left, top, left + 16, top + 16) for left, top in zip(lefts, tops, strict=True)]
+    parts = [painted([box], width=width, height=height, first=number) for number, box in enumerate(corners)]
+    joined = mosaic(parts, centre=(x, y), size=(120, 100))
+    boxes = joined.visible_annotation(1.0).boxes
+    assert boxes[:, [2, 0, 2, 0]].diagonal().tolist() == pytest.approx([x] * 4, abs=1e-3)
+    assert boxes[:, [3, 3, 1, 1]].diagonal().tolist() == pytest.approx([y] * 4, abs=1e-3)
 
 
 def test_augment_joins_partners_it_fetches() -> None:

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,10 +59,10 @@ def test_permute_refuses_positions_outside(position: int) -> None:
         permute(np.array([position]), 10, seed=0, epoch=0)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 16, 50, 64])
+@pytest.mark.parametrize("n", [5, 16, 64])
 @pytest.mark.parametrize("vary", ["seed", "epoch"])
 def test_every_image_is_equally_likely_at_every_position(n: int, vary: str) -> None:
-    trials = 1200
+    trials = 400
     counts = np.zeros((n, n))
     for number in range(trials):
         keys = {"seed": 3, "epoch": 1} | {vary: number}
@@ -133,7 +135,7 @@ def test_share_is_balanced_and_contiguous(total: int, world: int) -> None:
     cuts = [share(total, rank=rank, world_size=world) for rank in range(world)]
     assert cuts[0][0] == 0
     assert cuts[-1][1] == total
-    assert all(end == begin for (_, end), (begin, _) in zip(cuts, cuts[1:], strict=False))
+    assert all(end == begin for (_, end), (begin, _) in pairwise(cuts))
     lengths = [high - low for low, high in cuts]
     assert max(lengths) - min(lengths) <= 1
 
@@ -143,7 +145,8 @@ def test_without_shuffle_images_come_as_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "batch", "start", "steps"), [(0, 4, 0, 0), (8, 4, 0, 2), (9, 4, 0, 3), (9, 4, 1, 2), (9, 4, 9, 0), (3, 9, 2, 1)]
+    ("n", "batch", "start", "steps"),
+    [(0, 4, 0, 0), (8, 4, 0, 2), (9, 4, 0, 3), (9, 4, 1, 2), (9, 4, 9, 0), (3, 9, 2, 1)],
 )
 def test_num_steps(n: int, batch: int, start: int, steps: int) -> None:
     assert num_steps(n, batch, start=start) == steps

@@ -4,8 +4,10 @@ import base64
 import binascii
 import hashlib
 import json
+import shutil
 import sqlite3
 import tempfile
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +86,9 @@ class TableReader:
         self._images = images
         self._roles = Roles.find(table.columns, columns or {})
         self.task: Task = "detection" if self._roles.has_boxes else "classification"
-        self._directory = tempfile.TemporaryDirectory(prefix="sightline-table-")
-        self._boxes = _BoxStore(Path(self._directory.name) / "boxes.sqlite")
+        directory = tempfile.mkdtemp(prefix="sightline-table-")
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self._boxes = _BoxStore(Path(directory) / "boxes.sqlite")
         found = self._read_annotations(table)
         self.classes = classes or found
         if not self.classes:

@@ -124,10 +124,10 @@ def _open_query(url: str, query: str) -> Any:
     @contextmanager
     def run() -> Iterator[Any]:
         try:
-            engine = sqlalchemy.create_engine(url)
+            engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
             with engine.connect().execution_options(stream_results=True, yield_per=_BATCH_ROWS) as connection:
-                yield connection.execute(sqlalchemy.text(query))
-            engine.dispose()
+                with connection.execute(sqlalchemy.text(query)) as result:
+                    yield result
         except (SQLAlchemyError, ImportError) as error:
             message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise StorageError(f"the database refused: {message}") from None

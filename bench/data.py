@@ -1,0 +1,179 @@
+"""Ingest against the notebook way, and the training reader against a plain loop. Run by `make bench-data`.
+
+The notebook way: read each file, encode it as base64, collect rows in pandas, write one table. It checks nothing.
+"""
+
+import base64
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+from harness import machine, markdown_table, paired_ratio, take_turns, write_page
+
+import sightline
+from sightline.config import LoaderConfig
+from sightline.data.decode import decode
+from sightline.data.loader import Loader
+
+SMALL, LARGE = 2_000, 20_000
+REPEATS = 5
+
+
+def make_source(directory: Path, images: int) -> Path:
+    """Synthetic boards as YOLO files; beyond 2,000 the same bytes again under other names."""
+    made = directory / "boards"
+    if not made.exists():
+        sightline.synth("boards", str(directory / "dataset"), images=SMALL, seed=7)
+        sightline.export_dataset(directory / "dataset", made, format="yolo")
+    target = directory / f"source-{images}"
+    for copy in range(images // SMALL):
+        for path in sorted(made.glob("*/*/*")):
+            place = target / path.relative_to(made).parent / f"{copy:02d}-{path.name}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.hardlink_to(path)
+    shutil.copy(made / "data.yaml", target)
+    return target
+
+
+def notebook_rows(source: Path) -> Iterator[tuple[str, str, list[list[float]]]]:
+    """(file name, base64 text, boxes) of every image."""
+    for path in sorted(source.glob("images/*/*")):
+        text = base64.b64encode(path.read_bytes()).decode()
+        labels = Path(str(path.with_suffix(".txt")).replace("/images/", "/labels/"))
+        yield path.name, text, [[float(word) for word in line.split()] for line in labels.read_text().splitlines()]
+
+
+def notebook_row_an_image(source: Path, out: Path) -> int:
+    """One row an image, box columns as lists."""
+    rows = []
+    for name, text, boxes in notebook_rows(source):
+        corners = {key: [box[i] for box in boxes] for i, key in enumerate(("CLASS", "XMIN", "YMIN", "XMAX", "YMAX"))}
+        rows.append({"FILENAME": name, "IMAGE_DATA": text, **corners})
+    pd.DataFrame(rows).to_parquet(out)
+    return len(rows)
+
+
+def notebook_row_a_box(source: Path, out: Path) -> int:
+    """One row a box, as the Snowflake guide has it: the image's text is repeated for every box."""
+    rows, images = [], 0
+    for name, text, boxes in notebook_rows(source):
+        images += 1
+        rows += [(name, text, *box) for box in boxes]
+    pd.DataFrame(rows, columns=["FILENAME", "IMAGE_DATA", "CLASS", "XMIN", "YMIN", "XMAX", "YMAX"]).to_parquet(out)
+    return images
+
+
+def ingest(source: Path, out: Path, verify: str) -> int:
+    """Sightline's way, on all cores."""
+    return sightline.ingest(source, str(out), replace=True, verify=verify).num_images
+
+
+def bench_ingest(directory: Path) -> str:
+    """Speed and bytes of the four ways."""
+    source = make_source(directory, LARGE)
+    contenders: dict[str, Callable[[], int]] = {
+        "notebook, one row an image": lambda: notebook_row_an_image(source, directory / "image.parquet"),
+        "sightline, every image decoded": lambda: ingest(source, directory / "full", "full"),
+        "sightline --verify header": lambda: ingest(source, directory / "header", "header"),
+    }
+    found = take_turns(contenders, repeats=REPEATS)
+    boxes = take_turns(
+        {"notebook, one row a box": lambda: notebook_row_a_box(make_source(directory, SMALL), directory / "box.parquet")},
+        repeats=1,
+    )
+    notebook = found["notebook, one row an image"]
+    rows = [
+        [m.name, f"{m.median:,.0f}", m.spread, f"{paired_ratio(m, notebook):.2f}" if m.name in found else "-"]
+        for m in (found | boxes).values()
+    ]
+    text = markdown_table(["way", "images/s (median)", "lowest to highest", "ratio to the first"], rows)
+    raw = sum(path.stat().st_size for path in source.glob("images/*/*"))
+    stored = sum(path.stat().st_size for path in (directory / "full").iterdir())
+    return (
+        f"{LARGE:,} images, {REPEATS} turns (the form with one row a box: {SMALL:,} images, once).\n\n{text}\n\n"
+        f"Bytes on disk: the source images {raw:,}; the dataset {stored:,}, **{stored / raw:.3f}** times; base64 text is "
+        f"1.33 times (before whatever compression the table adds).\n"
+    )
+
+
+def peak_megabytes(source: Path, out: Path) -> dict[str, float]:
+    """Peak resident memory of one ingest in a fresh process: of the driver and of its largest worker."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--peak", str(source), str(out)], check=True, capture_output=True, text=True
+    )
+    return {key: float(value) for key, value in json.loads(done.stdout).items()}
+
+
+def print_peak(source: str, out: str) -> None:
+    """The child of `peak_megabytes`."""
+    sightline.ingest(source, out, replace=True)
+    own, children = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(json.dumps({"driver": own, "largest worker": children}))
+
+
+def bench_memory(directory: Path) -> str:
+    """Peak memory for few and many images."""
+    peaks = {n: peak_megabytes(make_source(directory / f"m{n}", n), directory / f"m{n}" / "out") for n in (SMALL, LARGE)}
+    rows = [
+        [who, *(f"{peaks[n][who]:,.0f} MB" for n in peaks), f"{peaks[LARGE][who] / peaks[SMALL][who]:.2f}"]
+        for who in ("driver", "largest worker")
+    ]
+    return markdown_table(["peak memory", f"{SMALL:,} images", f"{LARGE:,} images", "ratio"], rows)
+
+
+def bench_reader(directory: Path) -> str:
+    """The training reader against decoding the same bytes from memory."""
+    dataset = sightline.open_dataset(directory / "dataset")
+    encoded = [bytes(sample.image) for sample in dataset]
+
+    def plain(threads: int) -> int:
+        if threads == 0:
+            for data in encoded:
+                decode(data)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                for _ in pool.map(decode, encoded):
+                    pass
+        return len(encoded)
+
+    def reader(threads: int) -> int:
+        loader = Loader(dataset, LoaderConfig(batch=8, threads=threads))
+        return sum(len(batch.images) for batch in loader.batches(epoch=0))
+
+    rows = []
+    for threads in (0, 1, 2):
+        name = f"{threads} threads" if threads else "in the caller's thread"
+        contenders = {f"plain, {name}": lambda t=threads: plain(t), f"reader, {name}": lambda t=threads: reader(t)}
+        theirs, ours = take_turns(contenders, repeats=REPEATS).values()
+        rows.append([name, f"{theirs.median:,.0f}", f"{ours.median:,.0f}", f"{paired_ratio(ours, theirs):.3f}"])
+    header = ["threads", "plain loop, images/s", "reader in shuffled order, images/s", "ratio"]
+    return markdown_table(header, rows)
+
+
+def main() -> None:
+    """Measure everything and write the page."""
+    with tempfile.TemporaryDirectory(prefix="sightline-bench-") as name:
+        directory = Path(name)
+        ingested = bench_ingest(directory)
+        memory = bench_memory(directory)
+        reader = bench_reader(directory)
+    write_page(
+        "data.md",
+        f"# Ingest and reading\n\n`make bench-data`, {datetime.now(UTC):%Y-%m-%d}, {machine()}. Synthetic boards of "
+        f"640 x 640 as YOLO files. Contenders take turns in one run; ratios are medians over the turns.\n\n"
+        f"## Ingest against the notebook way\n\n{ingested}\n## Memory\n\n{memory}\n\n"
+        f"## The training reader\n\nShuffled, in batches of 8, from the dataset on disk, against decoding the same "
+        f"bytes from a list in memory.\n\n{reader}\n",
+    )
+
+
+if __name__ == "__main__":
+    print_peak(*sys.argv[2:]) if sys.argv[1:2] == ["--peak"] else main()

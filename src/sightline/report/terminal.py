@@ -1,0 +1,120 @@
+"""An inspection in the terminal: a few compact tables, printed on the console that is given."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sightline.report.colors import hex_color_of
+from sightline.report.finding import Finding, Severity
+from sightline.report.histogram import Quantiles
+from sightline.report.inspection import Inspection, RejectGroup
+from sightline.report.name import one_line
+from sightline.report.quantity import bytes_text, number_text, share_text
+
+_MAX_CLASSES = 20
+_MAX_EXAMPLES = 3
+_MAX_NAMES = 8
+_STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def print_inspection(console: Console, inspection: Inspection) -> None:
+    """Print what was found, most needed last, where the eye is when the prompt returns."""
+    console.print(_headline(inspection))
+    console.print(_class_table(inspection))
+    console.print(_size_table(inspection))
+    if inspection.boxes:
+        console.print(_coco_sizes(inspection))
+    if inspection.rejects:
+        console.print(_reject_table(inspection.rejects))
+    console.print(_finding_table(inspection.findings) if inspection.findings else Text("Nothing suspicious.", "green"))
+
+
+def _headline(inspection: Inspection) -> Text:
+    parts = [f"{inspection.num_images:,} images", f"{len(inspection.classes):,} classes"]
+    if inspection.task == "detection":
+        parts.insert(1, f"{inspection.num_boxes:,} boxes")
+        parts.append(f"{inspection.num_empty:,} images without boxes")
+    parts += [bytes_text(inspection.image_bytes), f"from {inspection.source_format}"]
+    # Text, not markup: a name may hold brackets that rich would take for a style.
+    return Text.assemble((one_line(inspection.name, limit=60), "bold"), "  ", ", ".join(parts))
+
+
+def _class_table(inspection: Inspection) -> Table:
+    splits = list(inspection.splits)
+    table = _table("class", *splits, inspection.count_unit, title=f"{inspection.count_unit} by class and split")
+    totals = inspection.class_totals()
+    for name in list(totals)[:_MAX_CLASSES]:
+        counts = [inspection.class_counts(split).get(name, 0) for split in splits]
+        table.add_row(_class_text(inspection, name), *map(number_text, [*counts, totals[name]]))
+    if len(totals) > _MAX_CLASSES:
+        rest = list(totals)[_MAX_CLASSES:]
+        counts = [sum(inspection.class_counts(split).get(name, 0) for name in rest) for split in splits]
+        cells = [f"{len(rest)} more classes", *map(number_text, [*counts, sum(counts)])]
+        table.add_row(*cells, style="dim")
+    images = [inspection.splits[split].images for split in splits]
+    table.add_section()
+    table.add_row("images", *map(number_text, [*images, sum(images)]), style="bold")
+    return table
+
+
+def _class_text(inspection: Inspection, name: str) -> Text:
+    color = hex_color_of(inspection.classes.index(name))
+    return Text.assemble(("■ ", color), one_line(name, limit=40))
+
+
+def _size_table(inspection: Inspection) -> Table:
+    table = _table("pixels", "smallest", "5 %", "median", "95 %", "largest", title="sizes")
+    _add_quantiles(table, "image width", inspection.images.width_px)
+    _add_quantiles(table, "image height", inspection.images.height_px)
+    if inspection.boxes:
+        _add_quantiles(table, "box width", inspection.boxes.width_px)
+        _add_quantiles(table, "box height", inspection.boxes.height_px)
+    return table
+
+
+def _add_quantiles(table: Table, name: str, values: Quantiles | None) -> None:
+    if values:
+        numbers = (values.minimum, values.p05, values.median, values.p95, values.maximum)
+        table.add_row(name, *map(number_text, numbers))
+
+
+def _coco_sizes(inspection: Inspection) -> Text:
+    assert inspection.boxes is not None
+    boxes = inspection.boxes
+    measured = boxes.small + boxes.medium + boxes.large
+    sizes = {"small (< 32² px)": boxes.small, "medium (< 96² px)": boxes.medium, "large": boxes.large}
+    return Text("  boxes: " + ", ".join(f"{share_text(count, measured)} {size}" for size, count in sizes.items()), "dim")
+
+
+def _reject_table(rejects: tuple[RejectGroup, ...]) -> Table:
+    table = _table("what happened", "why", "times", "for example", title="not used as it was", left=("why", "for example"))
+    for group in rejects:
+        names = [one_line(example.file_name, limit=50) for example in group.examples[:1]]
+        table.add_row(Text(group.action), Text(one_line(group.reason)), number_text(group.count), Text(", ".join(names)))
+    return table
+
+
+def _finding_table(findings: tuple[Finding, ...]) -> Table:
+    table = _table("", "what", "count", "where", title="to look at", left=("what", "where"))
+    for finding in findings:
+        severity = Text(finding.severity, _STYLES[finding.severity])
+        count = number_text(finding.count) if finding.count else ""
+        table.add_row(severity, Text(finding.kind), count, Text(_places(finding)))
+    return table
+
+
+def _places(finding: Finding) -> str:
+    if finding.names:
+        shown = [one_line(name, limit=30) for name in finding.names[:_MAX_NAMES]]
+    else:
+        shown = [one_line(example.file_name, limit=40) for example in finding.examples[:_MAX_EXAMPLES]]
+    return ", ".join([*shown, "…"] if len(shown) < finding.count else shown)
+
+
+def _table(*columns: str, title: str, left: tuple[str, ...] = ()) -> Table:
+    """The first column and the named ones are text, the others numbers."""
+    table = Table(title=Text(title, "bold"), title_justify="left", box=None, header_style="dim", padding=(0, 1))
+    for number, column in enumerate(columns):
+        justify = "left" if number == 0 or column in left else "right"
+        table.add_column(Text(one_line(column, limit=20)), justify=justify)
+    return table

@@ -1,0 +1,84 @@
+"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def need(program: str, found: str | None) -> str:
+    if found is None:
+        message = f"{program} is not installed: scripts/test-programs brings it when run as root"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    return need(
+        "chromium", shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    )
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a database on a server of our own, which listens on a socket in a temporary directory only."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = need("PostgreSQL", str(found[-1]) if found else shutil.which("initdb"))
+    directory = tmp_path_factory.mktemp("postgres")
+    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+    if user:
+        directory.chmod(0o711)
+        for parent in list(directory.parents)[:2]:
+            parent.chmod(parent.stat().st_mode | 0o011)
+        shutil.chown(directory, "postgres")
+    data = directory / "data"
+    subprocess.run([*user, initdb, "-D", data, "-A", "trust", "-U", "postgres"], check=True, capture_output=True)
+    options = [f"-k{directory}", "-clisten_addresses=", "-cfsync=off"]
+    server = subprocess.Popen(
+        [*user, Path(initdb).with_name("postgres"), "-D", data, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(300):
+            if (directory / ".s.PGSQL.5432").exists() and server.poll() is None:
+                break
+            time.sleep(0.1)
+        yield f"postgresql+psycopg://postgres@/postgres?host={directory}"
+    finally:
+        server.send_signal(signal.SIGINT)  # Fast shutdown: does not wait for clients.
+        server.wait(30)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An s3:// URL on a server of our own (moto speaks S3's protocol over HTTP on loopback)."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    from pyarrow import fs
+
+    storage = fs.S3FileSystem(
+        endpoint_override=endpoint, access_key="test-key", secret_key="test-secret", allow_bucket_creation=True
+    )
+    name = f"pictures-{secrets.token_hex(4)}"  # The server keeps its buckets as long as the process lives.
+    storage.create_dir(name)
+    yield f"s3://{name}"
+    server.stop()
