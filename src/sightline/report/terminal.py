@@ -1,13 +1,13 @@
 """An inspection in the terminal: a few compact tables, printed on the console that is given."""
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from sightline.report.colors import hex_color_of
 from sightline.report.finding import Finding, Severity
 from sightline.report.histogram import Quantiles
-from sightline.report.inspection import Inspection, RejectGroup
+from sightline.report.inspection import BoxSummary, Inspection, RejectGroup
 from sightline.report.name import one_line
 from sightline.report.quantity import bytes_text, number_text, share_text
 
@@ -19,14 +19,14 @@ _STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "yellow", "not
 
 def print_inspection(console: Console, inspection: Inspection) -> None:
     """Print what was found, most needed last, where the eye is when the prompt returns."""
-    console.print(_headline(inspection))
-    console.print(_class_table(inspection))
-    console.print(_size_table(inspection))
+    parts: list[RenderableType] = [_headline(inspection), "", _class_table(inspection), "", _size_table(inspection)]
     if inspection.boxes:
-        console.print(_coco_sizes(inspection))
+        parts.append(_coco_sizes(inspection.boxes))
     if inspection.rejects:
-        console.print(_reject_table(inspection.rejects))
-    console.print(_finding_table(inspection.findings) if inspection.findings else Text("Nothing suspicious.", "green"))
+        parts += ["", _reject_table(inspection.rejects)]
+    findings = inspection.findings
+    parts += ["", _finding_table(findings) if findings else Text("Nothing suspicious.", "green")]
+    console.print(Group(*parts))
 
 
 def _headline(inspection: Inspection) -> Text:
@@ -41,20 +41,22 @@ def _headline(inspection: Inspection) -> Text:
 
 def _class_table(inspection: Inspection) -> Table:
     splits = list(inspection.splits)
-    table = _table("class", *splits, inspection.count_unit, title=f"{inspection.count_unit} by class and split")
-    totals = inspection.class_totals()
-    for name in list(totals)[:_MAX_CLASSES]:
-        counts = [inspection.class_counts(split).get(name, 0) for split in splits]
-        table.add_row(_class_text(inspection, name), *map(number_text, [*counts, totals[name]]))
-    if len(totals) > _MAX_CLASSES:
-        rest = list(totals)[_MAX_CLASSES:]
-        counts = [sum(inspection.class_counts(split).get(name, 0) for name in rest) for split in splits]
-        cells = [f"{len(rest)} more classes", *map(number_text, [*counts, sum(counts)])]
-        table.add_row(*cells, style="dim")
+    table = _table("class", *splits, "all", title=f"{inspection.count_unit} by class and split")
+    names = list(inspection.class_totals())
+    for name in names[:_MAX_CLASSES]:
+        table.add_row(_class_text(inspection, name), *_class_cells(inspection, [name]))
+    if rest := names[_MAX_CLASSES:]:
+        table.add_row(f"{len(rest):,} more classes", *_class_cells(inspection, rest), style="dim")
     images = [inspection.splits[split].images for split in splits]
-    table.add_section()
     table.add_row("images", *map(number_text, [*images, sum(images)]), style="bold")
     return table
+
+
+def _class_cells(inspection: Inspection, names: list[str]) -> list[str]:
+    """Counts of some classes together: one for each split, and their sum."""
+    per_split = [inspection.class_counts(split) for split in inspection.splits]
+    counts = [sum(counts.get(name, 0) for name in names) for counts in per_split]
+    return [number_text(count) for count in [*counts, sum(counts)]]
 
 
 def _class_text(inspection: Inspection, name: str) -> Text:
@@ -78,9 +80,7 @@ def _add_quantiles(table: Table, name: str, values: Quantiles | None) -> None:
         table.add_row(name, *map(number_text, numbers))
 
 
-def _coco_sizes(inspection: Inspection) -> Text:
-    assert inspection.boxes is not None
-    boxes = inspection.boxes
+def _coco_sizes(boxes: BoxSummary) -> Text:
     measured = boxes.small + boxes.medium + boxes.large
     sizes = {"small (< 32² px)": boxes.small, "medium (< 96² px)": boxes.medium, "large": boxes.large}
     return Text("  boxes: " + ", ".join(f"{share_text(count, measured)} {size}" for size, count in sizes.items()), "dim")

@@ -15,7 +15,7 @@ from sightline.report.finding import Example
 from sightline.structures import Boxes, Sample
 
 THUMBNAIL_PX = 360
-CLOSE_UP_PX = 240
+CLOSE_UP_PX = 220
 _CONTEXT = 3.0
 _MIN_WINDOW_PX = 40
 _MAX_BYTES = 50_000
