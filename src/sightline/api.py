@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sightline.config import Config, ExportFormatName, load_config
 from sightline.data.dataset import Dataset
-from sightline.data.ingest import Progress, Source, write_dataset
+from sightline.data.ingest import Progress, Source, check_settings, write_dataset
 from sightline.data.schema import MANIFEST, DatasetInfo, read_manifest
 from sightline.data.storage import Folder, without_secrets
 from sightline.data.target import DatasetTarget
@@ -43,6 +43,7 @@ def ingest(
 
     config = _with_settings(config, "ingest", settings)
     target = DatasetTarget(Workspace.find(workspace).dataset_location(to), replace=replace)
+    check_settings(config)
     target.refuse_existing()
     reader, format_name, why = open_reader(str(source), config.ingest)
     if recognised:

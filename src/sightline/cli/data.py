@@ -8,7 +8,7 @@ import typer
 from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, WorkspaceOption
 
 if TYPE_CHECKING:
-    from sightline.data.schema import DatasetInfo
+    from sightline.data.schema import DatasetInfo, SplitInfo
 
 Name = Annotated[str, typer.Argument(help="Name of a dataset, or a path or URL to one.", show_default=False)]
 To = Annotated[str, typer.Option("--to", help="Name for the dataset, or a path or URL.", show_default=False)]
@@ -191,12 +191,17 @@ def _pairs(text: str | None) -> dict[str, str] | None:
 def _show_dataset(session: Session, info: "DatasetInfo") -> None:
     boxes = f", {info.num_boxes:,} boxes" if info.task == "detection" else ""
     session.say(f"{info.name}: {info.num_images:,} images{boxes}, {len(info.classes)} classes")
-    for name, split in info.splits.items():
+    for name, split in _in_usual_order(info):
         session.say(f"  {name:<8} {split.images:>8,} images" + (f" {split.boxes:>9,} boxes" if boxes else ""))
     for action, reasons in info.rejected.items():
         for reason, count in reasons.items():
             session.say(f"  {action}: {count:,} x {reason}")
     session.say(f"look at it with: sightline inspect {info.name}")
+
+
+def _in_usual_order(info: "DatasetInfo") -> "list[tuple[str, SplitInfo]]":
+    usual = ["train", "val", "test"]
+    return sorted(info.splits.items(), key=lambda item: (usual.index(item[0]) if item[0] in usual else 3, item[0]))
 
 
 def _show_list(session: Session, found: list["DatasetInfo"]) -> None:
@@ -206,9 +211,13 @@ def _show_list(session: Session, found: list["DatasetInfo"]) -> None:
     if not found:
         session.say("no datasets yet: make one with `sightline ingest SOURCE --to NAME` or `sightline synth boards`")
         return
-    table = Table("name", "task", "images", "boxes", "classes", "splits", "rejected", "made", box=None)
+    table = Table(box=None)
+    for column in ("name", "images", "boxes", "classes", "rejected", "splits"):
+        table.add_column(
+            column, justify="left" if column in ("name", "splits") else "right", no_wrap=column != "splits"
+        )
     for info in found:
-        splits = " ".join(f"{name} {split.images:,}" for name, split in info.splits.items())
-        row = (info.name, info.task, f"{info.num_images:,}", f"{info.num_boxes:,}", str(len(info.classes)), splits)
-        table.add_row(*map(escape, row), f"{info.num_rejected_images:,}", info.created[:16].replace("T", " "))
+        counts = (info.num_images, info.num_boxes, len(info.classes), info.num_rejected_images)
+        splits = ", ".join(f"{name} {split.images:,}" for name, split in _in_usual_order(info))
+        table.add_row(escape(info.name), *(f"{count:,}" for count in counts), escape(splits))
     session.console.print(table)

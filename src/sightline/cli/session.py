@@ -45,7 +45,8 @@ class Session:
         """Where people read: standard output, or standard error when that is JSON."""
         from rich.console import Console
 
-        return Console(stderr=self.json, highlight=False, soft_wrap=not sys.stdout.isatty())
+        width = None if sys.stdout.isatty() else 160
+        return Console(stderr=self.json, highlight=False, width=width)
 
     def config(self, **flags: dict[str, Any]) -> "Config":
         """The settings: defaults, file, --set, then the command's own flags."""
@@ -77,7 +78,9 @@ class Session:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
         )
-        with Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True) as bar:
+        with Progress(
+            *columns, TimeElapsedColumn(), console=self.console, transient=True, disable=not self.console.is_terminal
+        ) as bar:
             task = bar.add_task(verb, total=total, rate="")
 
             def update(done: int, rejected: int = 0) -> None:
@@ -93,18 +96,15 @@ def telling_errors(debug: bool) -> Iterator[None]:
     """Turn errors into one sentence and an exit code: 2 usage, 3 input, 4 too many rejected, 1 our own fault."""
     from sightline.errors import SightlineError
 
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     try:
         yield
-    except (typer.Exit, typer.Abort):
-        raise
     except SightlineError as error:
         _fail(str(error), error.exit_code, debug)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130, debug)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
+        raise SystemExit(0) from None
     except MemoryError:
         _fail("out of memory: use fewer workers (--set ingest.workers=1) or a larger machine", 3, debug)
     except Exception as error:
@@ -112,8 +112,9 @@ def telling_errors(debug: bool) -> Iterator[None]:
         _fail(f"unexpected {type(error).__name__}: {text}. This is a bug; --debug shows where", 1, debug)
 
 
-def _terminate(_signal: int, _frame: Any) -> NoReturn:
-    raise SystemExit(143)
+def _stop(number: int, _frame: Any) -> NoReturn:
+    """End as shells expect, 128 + signal, through every clean-up on the way out."""
+    raise SystemExit(128 + number)
 
 
 def _fail(message: str, code: int, debug: bool) -> NoReturn:
@@ -123,4 +124,4 @@ def _fail(message: str, code: int, debug: bool) -> NoReturn:
     from rich.markup import escape
 
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
-    raise typer.Exit(code) from None
+    raise SystemExit(code) from None

@@ -60,9 +60,12 @@ class Scene:
         return copy
 
     def visible_annotation(self, min_visible: float) -> Annotation:
-        """The annotation without the boxes that have lost more than they may; a box without area always goes."""
+        """The annotation without the boxes that have lost more than they may; a box without area always goes.
+
+        Regions to ignore stay however little is left of them: what is left is still not background.
+        """
         found = self.annotation
-        keep = (self.visible >= min_visible - _ROUNDING) & (_areas(found.boxes) > 0)
+        keep = ((self.visible >= min_visible - _ROUNDING) | found.ignore) & (_areas(found.boxes) > 0)
         if keep.all():
             return found
         return Annotation(found.boxes[keep], found.labels[keep], found.ignore[keep], found.label)

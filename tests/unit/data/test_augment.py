@@ -153,7 +153,7 @@ def test_a_whole_box_survives_min_visible_1() -> None:
 def test_boxes_over_the_edge_of_the_source_are_clipped() -> None:
     image = np.zeros((20, 20, 3), np.uint8)
     boxes = np.array([[-10, 0, 10, 10], [15, 0, 115, 10]], np.float32)
-    given_ = Annotation(boxes, np.array([3, 4], np.int32), np.array([False, True]))
+    given_ = Annotation(boxes, np.array([3, 4], np.int32), np.zeros(2, np.bool_))
     _, annotation = augment(image, given_, config=only(min_visible=0.4), rng=keyed_generator(0, 0, 0))
     assert annotation.boxes.tolist() == [[0, 0, 10, 10]]
     assert annotation.labels.tolist() == [3]
@@ -276,3 +276,12 @@ def test_active() -> None:
     assert AugmentConfig().active
     assert not only().active
     assert only(saturation=0.1).active
+
+
+def test_regions_to_ignore_stay_however_little_is_left() -> None:
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 10]], np.float32)
+    annotation = Annotation(boxes, np.zeros(2, np.int32), np.array([False, True]))
+    scene = crop(Scene.of(np.zeros((20, 20, 3), np.uint8), annotation), left=9, top=0, width=10, height=20)
+    left = scene.visible_annotation(0.5)
+    assert left.ignore.tolist() == [True]
+    assert left.boxes.tolist() == [[0, 0, 1, 10]]
