@@ -18,6 +18,7 @@ from sightline.config import AugmentConfig, LoaderConfig
 from sightline.data.augment import augment, keyed_generator
 from sightline.data.decode import MAX_PIXELS, decode
 from sightline.data.geometry import Pixels
+from sightline.data.memory import keep_freed_memory
 from sightline.data.sampler import Positions, Sampler, Share, share
 from sightline.errors import ImageError
 from sightline.structures import Annotation, Sample
@@ -159,6 +160,7 @@ class Loader:
         Raises:
             ImageError: An image cannot be decoded; the message names its file.
         """
+        keep_freed_memory()
         shares = self.sampler.shares(epoch, rank=rank, world_size=world_size, start=start)
         active = self.augment if self.augment is not None and self.augment.active else None
         prepare = Preparer(self.source, self.seed, active, self.transform, self.max_pixels)
