@@ -29,6 +29,7 @@ _STYLE: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {
         "labelColor": "currentColor",
+        "labelOverlap": True,
         "titleColor": "currentColor",
         "labelOpacity": 0.75,
         "titleOpacity": 0.75,
@@ -74,18 +75,16 @@ def class_chart(inspection: Inspection, *, limit: int = MAX_CLASSES) -> alt.Char
     # Sorted by a number: names would become part of an expression.
     by_rank = alt.EncodingSortField(field="rank", op="min")
     legend = alt.Legend(title=None, orient="top", offset=4) if len(splits) > 1 else None
-    return (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(height={"band": 0.72})
-        .encode(
-            y=alt.Y("class:N", sort=by_rank, title=None, axis=_name_axis()),
-            x=alt.X("count:Q", title=inspection.count_unit, axis=_count_axis()),
-            color=alt.Color("split:N", scale=alt.Scale(domain=[one_line(split) for split in splits], range=colors), legend=legend),
-            order="order:Q",
-            tooltip=["class:N", "split:N", alt.Tooltip("count:Q", format=",")],
-        )
-        .properties(width=WIDTH, height=BAR_HEIGHT * max(len(shown), 1))
+    bars = _bars(rows, height={"band": 0.72}).encode(
+        y=alt.Y("class:N", sort=by_rank, title=None, axis=_name_axis()),
+        x=alt.X("count:Q", title=inspection.count_unit, axis=_count_axis()),
+        color=alt.Color(
+            "split:N", scale=alt.Scale(domain=[one_line(split) for split in splits], range=colors), legend=legend
+        ),
+        order="order:Q",
+        tooltip=["class:N", "split:N", alt.Tooltip("count:Q", format=",")],
     )
+    return _sized(bars, height=BAR_HEIGHT * max(len(shown), 1))
 
 
 def count_chart(histogram: Histogram, *, title: str, unit: str) -> alt.Chart:
@@ -94,32 +93,24 @@ def count_chart(histogram: Histogram, *, title: str, unit: str) -> alt.Chart:
     bins = zip(edges[:-1], edges[1:], histogram.counts, strict=True)
     rows = [{"bin": _range_text(low, high), "count": count} for low, high, count in bins]
     axis = alt.Axis(labelAngle=0, labelOverlap=True, ticks=False)
-    return (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(color=ACCENT)
-        .encode(
-            x=alt.X("bin:N", sort=None, title=title, axis=axis, scale=alt.Scale(paddingInner=0.12)),
-            y=alt.Y("count:Q", title=unit, axis=_count_axis()),
-            tooltip=["bin:N", alt.Tooltip("count:Q", format=",")],
-        )
-        .properties(width=WIDTH, height=HEIGHT)
+    bars = _bars(rows, color=ACCENT).encode(
+        x=alt.X("bin:N", sort=None, title=title, axis=axis, scale=alt.Scale(paddingInner=0.12)),
+        y=alt.Y("count:Q", title=unit, axis=_count_axis()),
+        tooltip=["bin:N", alt.Tooltip("count:Q", format=",")],
     )
+    return _sized(bars)
 
 
 def size_chart(boxes: BoxSummary) -> alt.Chart:
     """Small, medium and large boxes, as COCO counts them."""
     sizes = {"small, < 32²": boxes.small, "medium, < 96²": boxes.medium, "large": boxes.large}
     rows = [{"size": size, "count": count} for size, count in sizes.items()]
-    return (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(color=ACCENT)
-        .encode(
-            x=alt.X("size:N", sort=None, title="box area, pixels", axis=alt.Axis(labelAngle=0, ticks=False)),
-            y=alt.Y("count:Q", title="boxes", axis=_count_axis()),
-            tooltip=["size:N", alt.Tooltip("count:Q", format=",")],
-        )
-        .properties(width=WIDTH, height=HEIGHT)
+    bars = _bars(rows, color=ACCENT).encode(
+        x=alt.X("size:N", sort=None, title="box area, pixels", axis=alt.Axis(labelAngle=0, ticks=False)),
+        y=alt.Y("count:Q", title="boxes", axis=_count_axis()),
+        tooltip=["size:N", alt.Tooltip("count:Q", format=",")],
     )
+    return _sized(bars)
 
 
 def pixels_chart(histogram: Histogram, *, title: str) -> alt.Chart:
@@ -138,25 +129,34 @@ def aspect_chart(histogram: Histogram, *, title: str) -> alt.Chart:
     """Width by height on a logarithmic axis; 1:1 is square."""
     ticks = [2.0**power for power in range(-6, 7)]
     text = "datum.value < 1 ? '1:' + format(1 / datum.value, 'd') : format(datum.value, 'd') + ':1'"
-    return _log_chart(histogram, title=title, axis=alt.Axis(values=_within(ticks, histogram), labelExpr=text, grid=False))
+    return _log_chart(
+        histogram, title=title, axis=alt.Axis(values=_within(ticks, histogram), labelExpr=text, grid=False)
+    )
 
 
 def _log_chart(histogram: Histogram, *, title: str, axis: alt.Axis) -> alt.Chart:
     bins = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
     rows = [{"low": low, "high": high, "count": count} for low, high, count in bins]
     domain = [histogram.edges[0], histogram.edges[-1]] if rows else [1, 10]
-    return (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(color=ACCENT, binSpacing=1)
-        .encode(
-            x=alt.X("low:Q", title=title, bin="binned", axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False)),
-            x2="high:Q",
-            y=alt.Y("count:Q", title="boxes", axis=_count_axis()),
-            tooltip=[alt.Tooltip(f"{edge}:Q", format=".3~g") for edge in ("low", "high")]
-            + [alt.Tooltip("count:Q", format=",")],
-        )
-        .properties(width=WIDTH, height=HEIGHT)
+    bars = _bars(rows, color=ACCENT, binSpacing=1).encode(
+        x=alt.X("low:Q", title=title, bin="binned", axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False)),
+        x2="high:Q",
+        y=alt.Y("count:Q", title="boxes", axis=_count_axis()),
+        tooltip=[alt.Tooltip(f"{edge}:Q", format=".3~g") for edge in ("low", "high")]
+        + [alt.Tooltip("count:Q", format=",")],
     )
+    return _sized(bars)
+
+
+def _bars(rows: list[dict[str, Any]], **style: Any) -> alt.Chart:
+    # Rows are handed over as they are, so that no data frame library is needed.
+    chart: alt.Chart = alt.Chart({"values": rows}).mark_bar(**style)
+    return chart
+
+
+def _sized(chart: alt.Chart, *, height: int = HEIGHT) -> alt.Chart:
+    sized: alt.Chart = chart.properties(width=WIDTH, height=height)
+    return sized
 
 
 def _name_axis() -> alt.Axis:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sightline.data.dataset import Dataset
@@ -14,10 +13,10 @@ from sightline.report.balance import balance_findings
 from sightline.report.duplicates import Duplicates, duplicate_findings, find_duplicates
 from sightline.report.finding import Finding, Frozen, by_severity
 from sightline.report.histogram import Histogram, Quantiles, count_histogram, log_histogram, quantiles
+from sightline.report.rejected import RejectGroup, group_rejects
 from sightline.report.survey import Survey, ordered_splits
 
 SHOWN_IMAGES = 30
-_REJECT_EXAMPLES = 5
 _COMMON_SIZES = 5
 _PROGRESS_EVERY = 64
 _SMALL, _MEDIUM = 32**2, 96**2
@@ -60,22 +59,6 @@ class ImageSummary(Frozen):
     height_px: Quantiles | None
     num_sizes: int
     common_sizes: tuple[tuple[int, int, int], ...]
-
-
-class RejectExample(Frozen):
-    """One thing that ingest could not use as it was."""
-
-    file_name: str
-    detail: str
-
-
-class RejectGroup(Frozen):
-    """What ingest could not use as it was, for one reason."""
-
-    action: str
-    reason: str
-    count: int
-    examples: tuple[RejectExample, ...]
 
 
 class Inspection(Frozen):
@@ -162,7 +145,7 @@ def inspect_dataset(dataset: Dataset, *, progress: InspectProgress | None = None
         source_format=info.source_format,
         created=info.created,
         content_hash=info.content_hash,
-        image_bytes=info.image_bytes,
+        image_bytes=survey.image_bytes,
         num_images=len(survey),
         num_boxes=sum(survey.num_boxes),
         num_ignored_boxes=survey.num_ignored,
@@ -173,7 +156,7 @@ def inspect_dataset(dataset: Dataset, *, progress: InspectProgress | None = None
         boxes=_summarise_boxes(survey.box_measures()) if detection else None,
         duplicates=duplicates,
         findings=by_severity([*findings, *_empty_finding(survey, detection)]),
-        rejects=_group_rejects(dataset),
+        rejects=group_rejects(dataset),
         showcase=survey.showcase.choose(SHOWN_IMAGES),
     )
 
@@ -234,21 +217,3 @@ def _empty_finding(survey: Survey, detection: bool) -> list[Finding]:
             examples=tuple(survey.empty),
         )
     ]
-
-
-def _group_rejects(dataset: Dataset) -> tuple[RejectGroup, ...]:
-    table = dataset.rejects()
-    groups = [
-        RejectGroup(action=action, reason=reason, count=count, examples=_reject_examples(table, action, reason))
-        for action, reasons in dataset.info.rejected.items()
-        for reason, count in reasons.items()
-    ]
-    return tuple(sorted(groups, key=lambda group: (group.action != "image rejected", group.action, -group.count)))
-
-
-def _reject_examples(table: "pc.Table", action: str, reason: str) -> tuple[RejectExample, ...]:
-    chosen = table.filter((pc.field("action") == action) & (pc.field("reason") == reason)).slice(0, _REJECT_EXAMPLES)
-    return tuple(
-        RejectExample(file_name=row["file_name"], detail=row["detail"])
-        for row in chosen.select(["file_name", "detail"]).to_pylist()
-    )

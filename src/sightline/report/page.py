@@ -17,6 +17,7 @@ from sightline.report.name import one_line
 from sightline.report.quantity import bytes_text, number_text, share_text
 from sightline.report.thumbnails import Thumbnail, close_up, thumbnail
 
+_MAX_ROWS = 500
 _CLOSE_UPS = 4
 """Pictures for each finding; the other examples are named."""
 
@@ -28,11 +29,17 @@ def write_inspection_page(dataset: Dataset, inspection: Inspection, path: Path) 
     >>> dataset = sightline.open_dataset("boards")                                       # doctest: +SKIP
     >>> write_inspection_page(dataset, sightline.inspect("boards"), Path("boards.html"))  # doctest: +SKIP
     """
-    page = _environment().get_template("inspection.html").render(
-        inspection=inspection,
-        charts=_charts(inspection),
-        mosaic=[thumbnail(dataset, position) for position in inspection.showcase],
-        close_ups={finding.kind: _close_ups(dataset, finding) for finding in inspection.findings},
+    page = (
+        _environment()
+        .get_template("inspection.html")
+        .render(
+            inspection=inspection,
+            charts=_charts(inspection),
+            num_charted=charts.MAX_CLASSES,
+            max_rows=_MAX_ROWS,
+            mosaic=[thumbnail(dataset, position) for position in inspection.showcase],
+            close_ups={finding.kind: _close_ups(dataset, finding) for finding in inspection.findings},
+        )
     )
     _write_whole(path, page)
 

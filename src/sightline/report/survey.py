@@ -25,7 +25,7 @@ class Survey:
 
     Attributes:
         measures: Per batch, M x 3 float32: width, height and share of the image's area of each box.
-        num_boxes: Boxes of each image; -1 is never used.
+        num_boxes: Boxes of each image.
         empty: The first images that have no boxes, or no label.
     """
 
@@ -37,6 +37,7 @@ class Survey:
     heights: "array[int]" = field(default_factory=lambda: array("i"))
     num_boxes: "array[int]" = field(default_factory=lambda: array("i"))
     num_ignored: int = 0
+    image_bytes: int = 0
     measures: list[NDArray[np.float32]] = field(default_factory=list)
     empty: list[Example] = field(default_factory=list)
     num_empty: int = 0
@@ -56,6 +57,7 @@ class Survey:
         self.widths.append(sample.width)
         self.heights.append(sample.height)
         self.num_boxes.append(len(sample.annotation))
+        self.image_bytes += len(sample.image)
         self.num_ignored += int(sample.annotation.ignore.sum())
         if not labels:
             self._add_empty(sample, position)
@@ -141,9 +143,7 @@ def _annotation_hash(annotation: Annotation) -> int:
 
 def _without_image(sample: Sample) -> Sample:
     """What waits for its batch must not hold on to the bytes."""
-    return Sample(
-        sample.image_id, sample.file_name, b"", sample.width, sample.height, sample.split, sample.annotation
-    )
+    return Sample(sample.image_id, sample.file_name, b"", sample.width, sample.height, sample.split, sample.annotation)
 
 
 def _table(samples: list[Sample], *, first: int) -> BoxTable:

@@ -7,9 +7,10 @@ from rich.text import Text
 from sightline.report.colors import hex_color_of
 from sightline.report.finding import Finding, Severity
 from sightline.report.histogram import Quantiles
-from sightline.report.inspection import BoxSummary, Inspection, RejectGroup
+from sightline.report.inspection import BoxSummary, Inspection
 from sightline.report.name import one_line
 from sightline.report.quantity import bytes_text, number_text, share_text
+from sightline.report.rejected import RejectGroup
 
 _MAX_CLASSES = 20
 _MAX_EXAMPLES = 3
@@ -83,14 +84,20 @@ def _add_quantiles(table: Table, name: str, values: Quantiles | None) -> None:
 def _coco_sizes(boxes: BoxSummary) -> Text:
     measured = boxes.small + boxes.medium + boxes.large
     sizes = {"small (< 32² px)": boxes.small, "medium (< 96² px)": boxes.medium, "large": boxes.large}
-    return Text("  boxes: " + ", ".join(f"{share_text(count, measured)} {size}" for size, count in sizes.items()), "dim")
+    return Text(
+        "  boxes: " + ", ".join(f"{share_text(count, measured)} {size}" for size, count in sizes.items()), "dim"
+    )
 
 
 def _reject_table(rejects: tuple[RejectGroup, ...]) -> Table:
-    table = _table("what happened", "why", "times", "for example", title="not used as it was", left=("why", "for example"))
+    table = _table(
+        "what happened", "why", "times", "for example", title="not used as it was", left=("why", "for example")
+    )
     for group in rejects:
         names = [one_line(example.file_name, limit=50) for example in group.examples[:1]]
-        table.add_row(Text(group.action), Text(one_line(group.reason)), number_text(group.count), Text(", ".join(names)))
+        table.add_row(
+            Text(group.action), Text(one_line(group.reason)), number_text(group.count), Text(", ".join(names))
+        )
     return table
 
 
@@ -115,6 +122,6 @@ def _table(*columns: str, title: str, left: tuple[str, ...] = ()) -> Table:
     """The first column and the named ones are text, the others numbers."""
     table = Table(title=Text(title, "bold"), title_justify="left", box=None, header_style="dim", padding=(0, 1))
     for number, column in enumerate(columns):
-        justify = "left" if number == 0 or column in left else "right"
-        table.add_column(Text(one_line(column, limit=20)), justify=justify)
+        is_text = number == 0 or column in left
+        table.add_column(Text(one_line(column, limit=20)), justify="left" if is_text else "right")
     return table

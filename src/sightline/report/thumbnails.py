@@ -30,10 +30,12 @@ class Thumbnail:
 
     Attributes:
         uri: "data:image/jpeg;base64,…", or empty.
+        label: The class of the whole image, for classification.
         trouble: Why the image cannot be shown; ingest does not decode when told `verify=header`.
     """
 
     sample: Sample
+    label: str = ""
     uri: str = ""
     width: int = THUMBNAIL_PX
     height: int = THUMBNAIL_PX
@@ -60,17 +62,24 @@ def close_up(dataset: Dataset, example: Example) -> Thumbnail:
 def _picture(
     dataset: Dataset, sample: Sample, window: Window, size: int, boxes: Boxes, labels: NDArray[np.int32]
 ) -> Thumbnail:
+    label = "" if sample.annotation.label is None else dataset.classes[sample.annotation.label]
     try:
         pixels = decode(sample.image)
     except ImageError as error:
-        return Thumbnail(sample, trouble=str(error))
+        return Thumbnail(sample, label, trouble=str(error))
     x0, y0, x1, y1 = window
     scale = size / max(x1 - x0, y1 - y0)
     # Never zero pixels, for an image may be thousands of times longer than it is high.
     shape = max(round((x1 - x0) * scale), 1), max(round((y1 - y0) * scale), 1)
     small = Image.fromarray(pixels).resize(shape, Image.Resampling.BICUBIC, box=window, reducing_gap=2.0)
-    drawn = draw_boxes(small, (boxes - [x0, y0, x0, y0]) * scale, labels, classes=dataset.classes)
-    return Thumbnail(sample, _data_uri(drawn), *shape)
+    drawn = draw_boxes(small, _moved(boxes, window, scale), labels, classes=dataset.classes)
+    return Thumbnail(sample, label, _data_uri(drawn), *shape)
+
+
+def _moved(boxes: Boxes, window: Window, scale: float) -> Boxes:
+    """Boxes in pixels of a window that was scaled."""
+    corner = np.array([window[0], window[1], window[0], window[1]], np.float32)
+    return (boxes - corner) * np.float32(scale)
 
 
 def _window(box: tuple[float, float, float, float], sample: Sample) -> Window:
