@@ -5,6 +5,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,16 +30,13 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The URL of a database on a server of our own, which listens on a socket in a temporary directory only."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = need("PostgreSQL", str(found[-1]) if found else shutil.which("initdb"))
-    directory = tmp_path_factory.mktemp("postgres")
+    directory = Path(tempfile.mkdtemp(prefix="sightline-pg-"))  # Short, for its socket's sake, and open to its user.
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
     if user:
-        directory.chmod(0o711)
-        for parent in list(directory.parents)[:2]:
-            parent.chmod(parent.stat().st_mode | 0o011)
         shutil.chown(directory, "postgres")
     data = directory / "data"
     subprocess.run([*user, initdb, "-D", data, "-A", "trust", "-U", "postgres"], check=True, capture_output=True)
@@ -57,6 +55,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         server.send_signal(signal.SIGINT)  # Fast shutdown: does not wait for clients.
         server.wait(30)
+        shutil.rmtree(directory)
 
 
 @pytest.fixture
