@@ -4,6 +4,7 @@ import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,10 +59,7 @@ class Dataset:
 
     def __getitem__(self, index: int) -> Sample:
         """The image at a position of this selection; its bytes are a view into the shard."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
-        row = int(self._rows[index]) if self._rows is not None else index % len(self)
-        return self._sample(row)
+        return self._sample(self._row(index))
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[index] for index in range(len(self)))
@@ -89,12 +87,13 @@ class Dataset:
 
     def annotation(self, index: int) -> Annotation:
         """What is known of an image, without touching its bytes."""
-        row = int(self._rows[index]) if self._rows is not None else index
-        return self._shards.columns(int(self._index.shard[row])).annotation(row - self._shards.first_row(row))
+        row = self._row(index)
+        shard = int(self._index.shard[row])
+        return self._shards.columns(shard).annotation(row - int(self._shards.starts[shard]))
 
     def rejects(self) -> pa.Table:
         """What ingest could not use, with reasons: file_name, stage, reason, detail, action."""
-        with self._folder.filesystem.open_input_file(self._folder.full_path(REJECTS)) as file:
+        with _damage_named(self._folder, REJECTS), self._folder.open_file(REJECTS) as file:
             return pq.read_table(file)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,12 +106,17 @@ class Dataset:
     def _index(self) -> "_Index":
         return _Index.read(self._folder, self.info)
 
+    def _row(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        return int(self._rows[index]) if self._rows is not None else index % len(self)
+
     def _sample(self, row: int) -> Sample:
         index = self._index
         shard = int(index.shard[row])
         columns = self._shards.columns(shard)
         image = self._shards.image(shard, int(index.offset[row]), int(index.length[row]))
-        return columns.sample(row - self._shards.starts[shard], image)
+        return columns.sample(row - int(self._shards.starts[shard]), image)
 
 
 @dataclass(frozen=True)
@@ -126,12 +130,14 @@ class _Index:
 
     @classmethod
     def read(cls, folder: Folder, info: DatasetInfo) -> "_Index":
-        path = folder.full_path(INDEX)
-        source = pa.memory_map(path) if folder.is_local else folder.filesystem.open_input_file(path)
-        table = pa.ipc.open_file(source).read_all()
-        if table.num_rows != info.num_images:
-            raise DamagedError(f"{folder.location}/{INDEX} has {table.num_rows} rows, not {info.num_images}")
-        return cls(*(table.column(name).to_numpy() for name in ("shard", "offset", "length", "split")))
+        with _damage_named(folder, INDEX):
+            source = pa.memory_map(folder.full_path(INDEX)) if folder.is_local else folder.open_file(INDEX)
+            table = pa.ipc.open_file(source).read_all()
+            found = cls(*(table.column(name).to_numpy() for name in ("shard", "offset", "length", "split")))
+        expected = np.repeat(np.arange(len(info.shards)), [shard.rows for shard in info.shards])
+        if not np.array_equal(found.shard, expected):
+            raise DamagedError(f"{folder.location}/{INDEX} is not that of this dataset: ingest it again")
+        return found
 
 
 class _ShardCache:
@@ -144,21 +150,19 @@ class _ShardCache:
         self._files: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def first_row(self, row: int) -> int:
-        return int(self.starts[np.searchsorted(self.starts, row, side="right") - 1])
-
     def columns(self, shard: int) -> "_Columns":
         found = self._columns.get(shard)
         if found is None:
             with self._open_parquet(shard) as parquet:
-                found = self._columns[shard] = _Columns(parquet.read(columns=_SMALL_COLUMNS))
+                found = _Columns(parquet.read(columns=_SMALL_COLUMNS))
+            self._columns[shard] = found
         return found
 
     def image(self, shard: int, offset: int, length: int) -> memoryview:
         """The bytes of one image: a view of the mapped file, or a ranged read from a bucket."""
         file = self._file(shard)
         if self._folder.is_local:
-            found = memoryview(file)[offset - 4 : offset + length]
+            found = memoryview(file)[max(offset - 4, 0) : offset + length]
         else:
             found = memoryview(file.read_at(length + 4, offset - 4))
         if len(found) != length + 4 or int.from_bytes(found[:4], "little") != length:
@@ -178,11 +182,17 @@ class _ShardCache:
                         yield columns.sample(position, memoryview(images[position].as_buffer()))
                     row += 1
 
-    def _open_parquet(self, shard: int) -> pq.ParquetFile:
-        name = self._info.shards[shard].file
-        if not self._folder.is_file(name):
-            raise DamagedError(f"dataset {self._info.name!r} lacks its file {name}: ingest it again")
-        return pq.ParquetFile(self._folder.full_path(name), filesystem=self._folder.filesystem)
+    @contextmanager
+    def _open_parquet(self, shard: int) -> Iterator[pq.ParquetFile]:
+        info = self._info.shards[shard]
+        with (
+            _damage_named(self._folder, info.file),
+            self._folder.open_file(info.file) as file,
+            pq.ParquetFile(file, page_checksum_verification=True) as parquet,
+        ):
+            if parquet.metadata.num_rows != info.rows:
+                raise ValueError(f"{parquet.metadata.num_rows} rows instead of {info.rows}")
+            yield parquet
 
     def _file(self, shard: int) -> Any:
         with self._lock:
@@ -196,11 +206,24 @@ class _ShardCache:
             return file
 
     def _open_file(self, shard: int) -> Any:
-        path = self._folder.full_path(self._info.shards[shard].file)
-        if not self._folder.is_local:
-            return self._folder.filesystem.open_input_file(path)
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        info = self._info.shards[shard]
+        with _damage_named(self._folder, info.file):
+            if self._folder.size(info.file) != info.bytes:
+                raise ValueError(f"{self._folder.size(info.file)} bytes instead of {info.bytes}")
+            if not self._folder.is_local:
+                return self._folder.open_file(info.file)
+            with open(self._folder.full_path(info.file), "rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@contextmanager
+def _damage_named(folder: Folder, file: str) -> Iterator[None]:
+    """Whatever a damaged file makes its reader raise becomes one error that names it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedError(f"{folder.location}/{file} is not the file that was written: {reason}") from error
 
 
 class _Columns:

@@ -5,8 +5,6 @@ the same pixels; whatever that refuses is asked of Pillow again.
 """
 
 import io
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,6 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
-from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -22,9 +19,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from sightline.config import DecodeConfig
+from sightline.data.magic import EncodedImage, gif_size, plugin_of, png_exif, webp_size
 from sightline.errors import ImageError
 
-EncodedImage = bytes | memoryview
 MAX_PIXELS = DecodeConfig().max_pixels
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
@@ -97,7 +94,7 @@ def decode(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
     pixels = _to_rgb(_load(image), str(image.format))
     if orientation in _TURNS and not isinstance(image, TiffImageFile):  # Pillow turns TIFFs itself.
         pixels = pixels.transpose(_TURNS[orientation])
-    return np.asarray(pixels)
+    return np.array(pixels)  # A copy that may be written to; asarray would give a view that may not.
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], *, quality: int = 90) -> bytes:
@@ -117,12 +114,12 @@ def _open(data: EncodedImage, max_pixels: int) -> ImageFile.ImageFile:
     if not data:
         raise ImageError("empty file", "0 bytes")
     head = bytes(data[:32])
-    plugin = _plugin_of(head)
+    plugin = plugin_of(head)
     # Pillow takes memory for the whole canvas already when it opens these.
     if plugin is WebPImageFile:
-        _check_pixels(_webp_size(head), max_pixels)
+        _check_pixels(webp_size(head), max_pixels)
     if plugin is GifImageFile:
-        _check_pixels(_gif_size(data), max_pixels)
+        _check_pixels(gif_size(data), max_pixels)
     try:
         image = plugin(io.BytesIO(data))
     except Exception as error:
@@ -131,51 +128,6 @@ def _open(data: EncodedImage, max_pixels: int) -> ImageFile.ImageFile:
     if isinstance(image, TiffImageFile):
         _check_tile(image, max_pixels)
     return image
-
-
-def _plugin_of(head: bytes) -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    match head:
-        case _ if head.startswith(b"\xff\xd8\xff"):
-            return JpegImageFile
-        case _ if head.startswith(b"\x89PNG\r\n\x1a\n"):
-            return PngImageFile
-        case _ if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-            return WebPImageFile
-        case _ if head.startswith((b"GIF87a", b"GIF89a")):
-            return GifImageFile
-        case _ if head.startswith((b"II*\0", b"MM\0*")):
-            return TiffImageFile
-        case _ if head.startswith(b"BM"):
-            return BmpImageFile
-        case _:
-            raise ImageError("not an image", f"begins with {head[:12]!r}; JPEG, PNG, WebP, GIF, TIFF and BMP are read")
-
-
-def _webp_size(head: bytes) -> tuple[int, int]:
-    """Canvas size from the first chunk of a WebP file (RFC 9649)."""
-    match head[12:16]:
-        case b"VP8X":
-            return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
-        case b"VP8L":
-            bits = int.from_bytes(head[21:25], "little")
-            return (bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1
-        case _:
-            return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-
-
-def _gif_size(data: EncodedImage) -> tuple[int, int]:
-    """The screen, or what the first frame makes of it when it is larger."""
-    stream = io.BytesIO(data)
-    width, height, flags = struct.unpack("<6xHHBxx", stream.read(13).ljust(13, b"\0"))
-    if flags & 0x80:
-        stream.seek(3 << (flags & 7) + 1, io.SEEK_CUR)
-    while (kind := stream.read(1)) not in (b"", b";", b","):
-        if kind == b"!":
-            stream.read(1)
-            while size := stream.read(1).strip(b"\0"):
-                stream.seek(size[0], io.SEEK_CUR)
-    left, top, frame_width, frame_height = struct.unpack("<4H", stream.read(8).ljust(8, b"\0"))
-    return max(width, left + frame_width), max(height, top + frame_height)
 
 
 def _check_tile(image: TiffImageFile, max_pixels: int) -> None:
@@ -210,24 +162,13 @@ def _orientation(image: ImageFile.ImageFile, data: EncodedImage) -> int:
         if isinstance(image, TiffImageFile):
             value: Any = image.tag_v2.get(_ORIENTATION_TAG, 1)
         else:
-            raw = _png_exif(data) if isinstance(image, PngImageFile) else image.info.get("exif")
+            raw = png_exif(data) if isinstance(image, PngImageFile) else image.info.get("exif")
             exif = Image.Exif()
             exif.load(raw or b"")
             value = exif.get(_ORIENTATION_TAG, 1)
     except Exception:  # Broken EXIF is common and says nothing of the pixels.
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
-
-
-def _png_exif(data: EncodedImage) -> bytes | None:
-    """The eXIf chunk, which may stand behind the pixels, where Pillow finds it only after it decoded them."""
-    position = 8
-    while position + 8 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, position)
-        if kind == b"eXIf":
-            return bytes(data[position + 8 : position + 8 + length])
-        position += 12 + length
-    return None
 
 
 def _load(image: ImageFile.ImageFile) -> ImageFile.ImageFile:
@@ -251,7 +192,7 @@ def _convert(image: Image.Image, format_name: str) -> Image.Image:
     match image.mode:
         case "RGB" if not transparent:
             return image
-        case "1" | "L" | "P" | "CMYK" | "YCbCr" | "LAB" | "HSV" | "RGBX" if not transparent:
+        case "1" | "L" | "P" | "CMYK" | "YCbCr" | "RGBX" if not transparent:
             return image.convert("RGB")
         case "1" | "L" | "P" | "RGB" | "PA" | "LA" | "La" | "RGBA" | "RGBa":
             # Colours below full transparency mean nothing; white is what every viewer shows there.

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 import sightline
 from sightline.config import Config
+from sightline.data.location import without_secrets
 from sightline.data.parallel import run_in_order
 from sightline.data.record import Entry, Reader, Reject
 from sightline.data.schema import (
@@ -38,6 +39,8 @@ Progress = Callable[[int, int], None]
 FIRST_SHARD_BYTES = 8 << 20
 LAST_SHARD_BYTES = 128 << 20
 MAX_SHARD_ENTRIES = 4096
+MAX_SPLITS = 1000
+_REJECTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,11 @@ def write_dataset(
         (directory / MANIFEST).write_text(json.dumps(info.model_dump(mode="json"), indent=2) + "\n", "utf-8")
         target.publish(MANIFEST)
     return info
+
+
+def check_settings(config: Config) -> None:
+    """Raise for settings that could only fail later, before any work is done."""
+    parse_fractions(config.ingest.split or config.ingest.default_split)
 
 
 def shard_limits() -> Iterator[int]:
@@ -152,6 +160,8 @@ class _Tally:
         self.image_bytes += result.image_bytes
         for split, labels in zip(result.splits, result.labels, strict=True):
             self.splits.setdefault(split, len(self.splits))
+            if len(self.splits) > MAX_SPLITS:
+                raise FormatError(f"more than {MAX_SPLITS} splits, the last {split!r}: is that column a split?")
             self.images[split] += 1
             self.num_boxes += len(labels)
             self.boxes_per_class[split].update(labels.tolist())
@@ -189,6 +199,7 @@ class _Side:
         self._index = pa.ipc.new_file(str(directory / INDEX), INDEX_ROWS)
         self._rejects = pq.ParquetWriter(directory / REJECTS, REJECT_ROWS, compression="zstd")
         self._splits: dict[str, int] = {}
+        self._waiting: list[Reject] = []
 
     def __enter__(self) -> "_Side":
         return self
@@ -209,12 +220,19 @@ class _Side:
         self._index.write_batch(pa.record_batch(columns, schema=INDEX_ROWS))
 
     def add_rejects(self, rejects: list[Reject]) -> None:
-        if rejects:
-            rows = [(printable(r.name), r.stage, r.reason, printable(r.detail), r.action) for r in rejects]
+        self._waiting += rejects
+        if len(self._waiting) >= _REJECTS_AT_ONCE:
+            self._write_rejects()
+
+    def _write_rejects(self) -> None:
+        if self._waiting:
+            rows = [(printable(r.name), r.stage, r.reason, printable(r.detail), r.action) for r in self._waiting]
             columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
             self._rejects.write_table(pa.Table.from_arrays(columns, schema=REJECT_ROWS))
+        self._waiting = []
 
     def close(self) -> None:
+        self._write_rejects()
         self._index.close()
         self._rejects.close()
 
@@ -252,5 +270,12 @@ def _describe(source: Source, target: DatasetTarget, config: Config, tally: _Tal
         shards=tuple(tally.shards),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sightline_version=sightline.__version__,
-        config={"ingest": config.ingest.model_dump(mode="json"), "decode": config.decode.model_dump(mode="json")},
+        config=_written_config(config),
     )
+
+
+def _written_config(config: Config) -> dict[str, object]:
+    ingest = config.ingest.model_dump(mode="json")
+    if ingest["images"]:
+        ingest["images"] = without_secrets(ingest["images"])
+    return {"ingest": ingest, "decode": config.decode.model_dump(mode="json")}

@@ -18,8 +18,9 @@ from sightline.data.record import Entry, Loaded, Reader, Reject
 from sightline.data.schema import ROWS
 from sightline.data.split import Splitter
 from sightline.data.verdict import judge_boxes
-from sightline.errors import ImageError, SightlineError
+from sightline.errors import ConfigError, ImageError, SightlineError
 from sightline.structures import Annotation
+from sightline.workspace import check_name
 
 ROW_GROUP_BYTES = 4 << 20
 
@@ -76,12 +77,12 @@ class _Row:
 
 def image_id_of(name: str) -> str:
     """The stable id of an image: 128 bits of the hash of its name within the source."""
-    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def printable(name: str) -> str:
     """A name as valid UTF-8, also when the disk's bytes are not."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def write_shard(reader: Reader, entries: Iterable[Entry], path: Path, options: ShardOptions) -> ShardResult:
@@ -155,9 +156,19 @@ def _check(reader: Reader, entry: Entry, options: ShardOptions, rejects: list[Re
     annotation, problems = judge_boxes(entry.name, loaded, header)
     rejects.extend(problems)
     split = entry.split if options.keep_splits else None
-    if split is None:
+    if split is not None:
+        _check_split(split)
+    else:
         split = options.splitter.assign(hashlib.sha256(loaded.image).digest(), _classes_of(loaded))
     return _Row(image_id_of(entry.name), entry, loaded, header, split, annotation)
+
+
+def _check_split(split: str) -> None:
+    """Splits are named in file names and on command lines."""
+    try:
+        check_name(split)
+    except ConfigError as error:
+        raise ImageError("split name is not usable", str(error), stage="annotation") from None
 
 
 def _classes_of(loaded: Loaded) -> frozenset[int]:
@@ -232,4 +243,5 @@ def _writer_options() -> dict[str, Any]:
         "write_statistics": [path for path in paths if path not in nested.values()],
         "data_page_size": ROW_GROUP_BYTES,
         "store_schema": True,
+        "write_page_checksum": True,
     }

@@ -68,6 +68,7 @@ class StratifiedSplitter:
     fallback: HashSplitter
     rarity: dict[int, int]
     bounds: dict[int | None, tuple[int, ...]]
+    doubtful: frozenset[int]
 
     @classmethod
     def from_images(
@@ -81,14 +82,17 @@ class StratifiedSplitter:
         for position, classes in positions:
             strata[_rarest(classes, rarity)].append(position)
         bounds = {stratum: _cut(sorted(found), fractions) for stratum, found in strata.items()}
-        return cls(HashSplitter.from_fractions(fractions), rarity, bounds)
+        met = Counter(position for found in strata.values() for position in set(found))
+        doubtful = frozenset(position for position, times in met.items() if times > 1)
+        return cls(HashSplitter.from_fractions(fractions), rarity, bounds, doubtful)
 
     def assign(self, content_digest: bytes, classes: frozenset[int]) -> str:
         """The split of an image within its stratum."""
         bounds = self.bounds.get(_rarest(classes, self.rarity))
-        if bounds is None:
+        position = position_of(content_digest)
+        if bounds is None or position in self.doubtful:
             return self.fallback.assign(content_digest, classes)
-        return self.fallback.names[bisect_right(bounds, position_of(content_digest))]
+        return self.fallback.names[bisect_right(bounds, position)]
 
 
 def _rarest(classes: frozenset[int], rarity: dict[int, int]) -> int | None:

@@ -2,7 +2,6 @@
 
 import os
 import posixpath
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Any
 
 from pyarrow import fs as pafs
 
+from sightline.data import disk
+from sightline.data.location import BUCKET_SCHEMES, leads_out, open_bucket
+from sightline.data.location import without_secrets as without_secrets
 from sightline.errors import ImageError, NotFoundError, StorageError
-
-BUCKET_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "az", "hdfs", "memory", "r2", "oci", "webhdfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,18 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Folder:
-    """A directory, local or in a bucket; all names are relative to it and never lead out of it."""
+    """A directory, local or in a bucket; all names are relative to it and never lead out of it.
+
+    Attributes:
+        location: How it is named in messages and manifests: without credentials.
+        path: What the filesystem calls it.
+    """
 
     location: str
     filesystem: Any = field(repr=False)
     path: str
     is_local: bool
+    _url: str = field(default="", repr=False)
     _real_parents: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -50,21 +56,24 @@ class Folder:
             path = Path(text.removeprefix("file://")).expanduser().absolute()
             return cls(str(path), pafs.LocalFileSystem(), str(path), True)
         if scheme not in BUCKET_SCHEMES:
-            raise StorageError(f"{text!r}: {scheme}:// is not opened; use a path or one of {', '.join(BUCKET_SCHEMES)}")
-        filesystem, inner = _open_bucket(text)
-        return cls(text, filesystem, inner.rstrip("/"), False)
+            shown = without_secrets(text)
+            raise StorageError(
+                f"{shown!r}: {scheme}:// is not opened; use a path or one of {', '.join(BUCKET_SCHEMES)}"
+            )
+        filesystem, inner = open_bucket(text)
+        return cls(without_secrets(text), filesystem, inner.rstrip("/"), False, text)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location}
+        return {"url": self._url or self.location}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(Folder.open(state["location"]).__dict__)
+        self.__dict__.update(Folder.open(state["url"]).__dict__)
 
     def child(self, name: str) -> "Folder":
         """The folder of that relative name."""
         if name in ("", "."):
             return self
-        base, question, query = self.location.partition("?")
+        base, question, query = (self._url or self.location).partition("?")
         return Folder.open(f"{posixpath.join(base, name)}{question}{query}")
 
     def full_path(self, name: str) -> str:
@@ -73,10 +82,14 @@ class Folder:
 
     def safe_path(self, name: str) -> str:
         """The path of a name that came from an annotation; raises if it would lead out of the folder."""
-        clean = posixpath.normpath(name.replace("\\", "/"))
-        if not name or "\0" in name or clean.startswith(("/", "../")) or clean in (".", "..") or clean[1:2] == ":":
+        clean = posixpath.normpath(name)
+        # Annotations made on Windows have backslashes; on a disk elsewhere these may be part of a name.
+        slashed = posixpath.normpath(name.replace("\\", "/"))
+        if leads_out(name):
             raise ImageError("path leads out of the source", repr(name)[:200], stage="path")
-        path = posixpath.join(self.path, clean)
+        path = self.full_path(clean)
+        if clean != slashed and not self.is_file(clean):
+            path = self.full_path(slashed)
         if self.is_local:
             self._refuse_symlink_out(path, name)
         return path
@@ -86,7 +99,7 @@ class Folder:
         path = self.safe_path(name)
         try:
             if self.is_local:
-                return _read_local(path)
+                return disk.read_file(path)
             with self.filesystem.open_input_file(path) as stream:
                 return bytes(stream.read())
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -94,9 +107,20 @@ class Folder:
         except OSError as error:
             raise ImageError("file not readable", f"{name!r}: {error}"[:300], stage="read") from None
 
+    def open_file(self, name: str) -> Any:
+        """An Arrow file of a trusted name, open for random access."""
+        return self.filesystem.open_input_file(self.full_path(name))
+
+    def read_text(self, name: str) -> str:
+        """The text of a list or label file: UTF-8 with or without a byte order mark, other bytes kept as escapes."""
+        return self.read(name).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+
     def size(self, name: str) -> int | None:
         """Size in bytes of a trusted name, or None if there is no such file."""
-        info = self.filesystem.get_file_info(self.full_path(name))
+        path = self.full_path(name)
+        if self.is_local:
+            return disk.file_size(path)
+        info = self.filesystem.get_file_info(path)
         return int(info.size or 0) if info.type == pafs.FileType.File else None
 
     def is_file(self, name: str) -> bool:
@@ -105,47 +129,63 @@ class Folder:
 
     def is_folder(self, name: str = "") -> bool:
         """Whether there is such a folder."""
-        return bool(self.filesystem.get_file_info(self.full_path(name)).type == pafs.FileType.Directory)
+        path = self.full_path(name)
+        if self.is_local:
+            return disk.is_directory(path)
+        return bool(self.filesystem.get_file_info(path).type == pafs.FileType.Directory)
 
     def names(self, name: str = "") -> list[tuple[str, bool]]:
-        """Sorted (name, is_folder) of what lies directly in a subfolder; empty if there is none."""
-        selector = pafs.FileSelector(self.full_path(name), allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
-        return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in infos)
+        """Sorted (name, is_folder) of the files and folders directly in a subfolder; empty if there is none.
+
+        Hidden ones, links that lead out of the folder, pipes and devices are left out.
+        """
+        if not self.is_folder(name):
+            return []
+        if self.is_local:
+            found = [inner for inner, _ in self._scan(name) if self.has(inner)]
+            return [(posixpath.basename(inner), self.is_folder(inner)) for inner in found]
+        infos = self._list_bucket(name)
+        kept = [info for info in infos if not info.base_name.startswith(".")]
+        return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in kept)
 
     def walk(self, name: str = "") -> Iterator[File | Skipped]:
         """All files below, in an order that depends on the names only; hidden ones are left out.
 
-        Holds one directory in memory at a time. Links that lead out of the folder, and links to folders, are not
-        followed but reported.
+        Holds the names of one directory a level in memory. Links that lead out of the folder, links to folders, pipes
+        and devices are not followed but reported.
         """
         yield from self._walk_local(name) if self.is_local else self._walk_bucket(name)
 
     def _walk_local(self, name: str) -> Iterator[File | Skipped]:
-        with os.scandir(self.full_path(name)) as listing:
-            found = sorted(listing, key=lambda entry: entry.name)
-        for entry in found:
-            if entry.name.startswith("."):
-                continue
-            inner = posixpath.join(name, entry.name)
-            if entry.is_symlink():
-                yield self._judge_link(inner, entry)
-            elif entry.is_dir():
-                yield from self._walk_local(inner)
-            elif entry.is_file():
-                yield File(inner, entry.stat().st_size)
+        waiting = [self._scan(name)]
+        while waiting:
+            for inner, entry in waiting[-1]:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(self._scan(inner))
+                    break
+                yield self._judge(inner, entry)
+            else:
+                waiting.pop()
 
-    def _judge_link(self, name: str, entry: "os.DirEntry[str]") -> File | Skipped:
-        if entry.is_dir():
-            return Skipped(name, "link to a folder is not followed")
+    def _scan(self, name: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
         try:
-            self._refuse_symlink_out(self.full_path(name), name)
-            return File(name, entry.stat().st_size)
-        except (ImageError, OSError):
+            with os.scandir(self.full_path(name)) as listing:
+                found = sorted((e for e in listing if not e.name.startswith(".")), key=lambda entry: entry.name)
+        except OSError as error:
+            raise StorageError(f"cannot list {self.full_path(name)!r}: {error}") from error
+        return iter([(posixpath.join(name, entry.name), entry) for entry in found])
+
+    def _judge(self, name: str, entry: "os.DirEntry[str]") -> File | Skipped:
+        if entry.is_symlink() and entry.is_dir():
+            return Skipped(name, "link to a folder is not followed")
+        if entry.is_symlink() and not self.has(name):
             return Skipped(name, "path leads out of the source")
+        if not entry.is_file():
+            return Skipped(name, "not a regular file")
+        return File(name, entry.stat().st_size)
 
     def _walk_bucket(self, name: str) -> Iterator[File | Skipped]:
-        infos = self.filesystem.get_file_info(pafs.FileSelector(self.full_path(name), allow_not_found=True))
+        infos = self._list_bucket(name)
         for info in sorted(infos, key=lambda info: info.base_name):
             inner = posixpath.join(name, info.base_name)
             if info.base_name.startswith("."):
@@ -155,12 +195,28 @@ class Folder:
             elif info.type == pafs.FileType.File:
                 yield File(inner, int(info.size or 0))
 
+    def _list_bucket(self, name: str) -> list[pafs.FileInfo]:
+        try:
+            found = self.filesystem.get_file_info(pafs.FileSelector(self.full_path(name), allow_not_found=True))
+        except OSError as error:
+            raise StorageError(f"cannot list {self.location!r}: {error}") from error
+        return list(found)
+
+    def has(self, name: str) -> bool:
+        """Whether a name is a file or folder that no link leads out of the source."""
+        try:
+            if self.is_local:
+                self._refuse_symlink_out(self.full_path(name), name)
+        except ImageError:
+            return False
+        return self.is_file(name) or self.is_folder(name)
+
     def _refuse_symlink_out(self, path: str, name: str) -> None:
         """Resolve links; parents are remembered, for thousands of files share them."""
         parent, base = posixpath.split(path)
         real_root = self._real_parent(self.path)
         real = posixpath.join(self._real_parent(parent), base)
-        if _is_link(real):
+        if disk.is_link(real):
             real = os.path.realpath(real)
         if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):
             raise ImageError(
@@ -188,42 +244,3 @@ def file_in_folder(location: str) -> tuple[Folder, str]:
     base, question, query = location.partition("?")
     parent, name = posixpath.split(base)
     return Folder.open((parent or ".") + question + query), name
-
-
-def without_secrets(location: str) -> str:
-    """A location as it may be written down: without user, password or query."""
-    scheme, separator, rest = location.partition("://")
-    if not separator:
-        return location
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
-
-
-def _open_bucket(url: str) -> tuple[Any, str]:
-    try:
-        return pafs.FileSystem.from_uri(url)  # type: ignore[no-any-return]
-    except Exception as error:
-        arrow_error = error
-    try:
-        import fsspec
-
-        filesystem, path = fsspec.core.url_to_fs(url)
-    except Exception as error:
-        raise StorageError(f"cannot open {url!r}: {arrow_error}; {error}") from None
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
-
-
-def _read_local(path: str) -> bytes:
-    """Read a regular file; anything else (a pipe, a device) would block or never end."""
-    with open(path, "rb", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
-        return file.read()
-
-
-def _is_link(path: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.lstat(path).st_mode)
-    except OSError:
-        return False

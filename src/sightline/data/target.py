@@ -1,6 +1,8 @@
 """Where a dataset is written: complete or absent, whether on a disk or in a bucket."""
 
 import os
+import platform
+import re
 import secrets
 import shutil
 import tempfile
@@ -19,8 +21,8 @@ class DatasetTarget:
     """The place of one dataset.
 
     On a disk everything is written into a hidden directory beside it, which is renamed at the end. In a bucket, where
-    nothing can be renamed, files are uploaded as they are finished and the manifest, without which there is no
-    dataset, comes last.
+    nothing can be renamed, files are uploaded as they are finished, or all at the end when they replace others; the
+    manifest, without which there is no dataset, comes last.
     """
 
     def __init__(self, location: str, *, replace: bool = False) -> None:
@@ -28,6 +30,7 @@ class DatasetTarget:
         self.name = self.folder.path.rstrip("/").rsplit("/", 1)[-1]
         self._replace = replace
         self._directory = Path()
+        self._waiting: list[str] | None = None
 
     @contextmanager
     def open(self) -> Iterator[Path]:
@@ -44,26 +47,31 @@ class DatasetTarget:
     def publish(self, file: str, *, keep: bool = True) -> None:
         """Say that a file is finished: it goes to its place, or away if it holds nothing."""
         path = self._directory / file
-        if keep and self.folder.is_local:
-            return
-        if keep:
-            pafs.copy_files(str(path), self.folder.full_path(file), pafs.LocalFileSystem(), self.folder.filesystem)
+        if not keep:
+            path.unlink()
+        elif self._waiting is not None:
+            self._waiting.append(file)
+        elif not self.folder.is_local:
+            self._upload(file)
+
+    def _upload(self, file: str) -> None:
+        path = self._directory / file
+        pafs.copy_files(str(path), self.folder.full_path(file), pafs.LocalFileSystem(), self.folder.filesystem)
         path.unlink()
 
     def refuse_existing(self) -> None:
         """Raise if something would be overwritten; asked first, before any long work."""
-        if self._replace:
-            return
         if self.folder.is_file(MANIFEST):
-            raise ExistsError(f"dataset {self.folder.location!r} exists: take another name, or --replace it")
-        if self.folder.is_local and any(Path(self.folder.path).glob("*")):
+            if not self._replace:
+                raise ExistsError(f"dataset {self.folder.location!r} exists: take another name, or --replace it")
+        elif self.folder.is_file("") or (self.folder.is_local and any(Path(self.folder.path).glob("*"))):
             raise ExistsError(f"{self.folder.location!r} exists and is not a dataset: take another name or path")
 
     def _open_local(self) -> Iterator[Path]:
         final = Path(self.folder.path)
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(final)
-        self._directory = final.parent / f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._directory = final.parent / f".{final.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
         self._directory.mkdir()
         try:
             yield self._directory
@@ -74,30 +82,41 @@ class DatasetTarget:
 
     def _swap_in(self, final: Path) -> None:
         old = self._directory.with_suffix(".old.tmp")
+        self.refuse_existing()  # Asked again: somebody else may have been faster.
         if final.exists():
-            if not (final / MANIFEST).exists() and any(final.iterdir()):
-                raise ExistsError(f"{str(final)!r} exists and is not a dataset: it is left as it is")
             final.rename(old)
         self._directory.rename(final)
         shutil.rmtree(old, ignore_errors=True)
 
     def _open_bucket(self) -> Iterator[Path]:
-        if self.folder.is_file(MANIFEST):
-            self.folder.filesystem.delete_dir_contents(self.folder.path)
+        # What is to be replaced stays until all that takes its place lies on this machine's disk.
+        self._waiting = [] if self.folder.is_file(MANIFEST) else None
         self.folder.filesystem.create_dir(self.folder.path, recursive=True)
         with tempfile.TemporaryDirectory(prefix="sightline-") as directory:
             self._directory = Path(directory)
             yield self._directory
+            if self._waiting is not None:
+                self.folder.filesystem.delete_dir_contents(self.folder.path)
+                for file in self._waiting:
+                    self._upload(file)
 
 
 def _remove_abandoned(final: Path) -> None:
-    """Remove what killed runs left; a directory whose process lives is somebody's work."""
-    prefix = f".{final.name}."
-    for directory in final.parent.iterdir():
-        pid = directory.name.removeprefix(prefix).partition("-")[0]
-        ours = directory.name.startswith(prefix) and directory.suffix == ".tmp" and pid.isdigit()
-        if ours and not _is_running(int(pid)):
+    """Remove what killed runs left; a directory whose process lives, or of another machine, is somebody's work.
+
+    A run killed between its two renames left the old dataset under another name: it goes back.
+    """
+    ours = re.compile(rf"\.{re.escape(final.name)}\.{re.escape(_host())}-(\d+)-[0-9a-f]{{8}}(\.old)?\.tmp")
+    for directory in sorted(final.parent.iterdir()):
+        found = ours.fullmatch(directory.name)
+        if found and not _is_running(int(found[1])):
+            if found[2] and (directory / MANIFEST).exists() and not final.exists():
+                directory.rename(final)
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", platform.node())
 
 
 def _is_running(pid: int) -> bool:

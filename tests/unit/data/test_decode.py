@@ -248,6 +248,8 @@ def test_full_transparency_is_white():
     clear = Image.new("RGBA", (4, 4), (200, 0, 0, 0))
     assert (decode(encode(clear, "PNG")) == 255).all()
     assert (decode(encode(clear, "WEBP", lossless=True)) == 255).all()
+    for image, color in ((Image.new("RGB", (4, 4), (1, 2, 3)), (1, 2, 3)), (Image.new("L", (4, 4), 9), 9)):
+        assert (decode(encode(image, "PNG", transparency=color)) == 255).all()
 
 
 @pytest.mark.parametrize("inverted", [False, True])
@@ -305,7 +307,7 @@ BROKEN_EXIF = {
     "orientation-0": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\0\0\0\0\0\0\0\0",
     "orientation-9": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0\0\0\0\0",
     "orientation-text": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x01\0\0\0\x36\0\0\0\0\0\0\0",
-    "orientation-fraction": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x05\0\x01\0\0\0\x1a\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0",
+    "orientation-fraction": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x05\0\x01\0\0\0\x1a" + bytes(7) + b"\6" + bytes(7),
 }
 
 
@@ -361,7 +363,7 @@ def test_what_is_no_image_is_named(function, data, reason):
         assert caught.value.detail
 
 
-@pytest.mark.parametrize("mode", ["F", "I"])
+@pytest.mark.parametrize("mode", ["F", "I", "LAB"])
 def test_unsupported_pixels_are_named(mode):
     data = encode(Image.new(mode, (4, 4)), "TIFF")
     for function in (check_image, decode):

@@ -13,8 +13,9 @@ from sightline.data.formats.table_rows import SUFFIXES, FileTable, QueryTable, T
 from sightline.data.formats.voc import VocReader, VocWriter
 from sightline.data.formats.writing import ExportDirectory, Writer
 from sightline.data.formats.yolo import NAME_LISTS, YoloReader, YoloWriter, find_yaml
+from sightline.data.location import BUCKET_SCHEMES
 from sightline.data.record import Reader
-from sightline.data.storage import BUCKET_SCHEMES, File, Folder, file_in_folder, open_existing
+from sightline.data.storage import File, Folder, file_in_folder, open_existing
 from sightline.errors import ConfigError, FormatError, NotFoundError
 
 _LOOK_AT_FILES = 2000
@@ -29,7 +30,9 @@ def open_reader(source: str, config: IngestConfig) -> tuple[Reader, FormatName, 
         return _open_table(QueryTable(source, config.query), None, config), "table", "a database query"
     folder, file = _open_place(source)
     name, why = (config.format, "as asked") if config.format != "auto" else recognise(folder, file)
-    return _make_reader(name, folder, file, config), name, why
+    reader = _make_reader(name, folder, file, config)
+    _check_classes(reader.classes)
+    return reader, name, why
 
 
 def make_writer(name: str, directory: ExportDirectory, classes: tuple[str, ...]) -> Writer:
@@ -66,7 +69,9 @@ def recognise(folder: Folder, file: str | None) -> tuple[FormatName, str]:
 
 
 def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, str]:
-    suffixes: set[str] = set()
+    folders = [name for name, is_folder in folder.names() if is_folder]
+    inner = {name for place in ["", *folders] for name, _ in folder.names(place)}
+    suffixes = {posixpath.splitext(name)[1].lower() for name in inner}
     for number, found in enumerate(folder.walk()):
         if isinstance(found, File):
             suffixes.add(posixpath.splitext(found.name)[1].lower())
@@ -74,7 +79,7 @@ def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, st
             break
     if ".xml" in suffixes:
         return "voc", "XML annotations"
-    if names & set(NAME_LISTS) or "labels" in names:
+    if names & set(NAME_LISTS) or "labels" in inner:
         return "yolo", "label files"
     if tables := find_tables(folder):
         return "table", ", ".join(tables[:3])
@@ -90,6 +95,8 @@ def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, st
 
 def _make_reader(name: FormatName, folder: Folder, file: str | None, config: IngestConfig) -> Reader:
     classes, images = config.classes, config.images
+    if file and name in ("voc", "deeppcb", "folder"):
+        raise FormatError(f"format {name!r} reads a folder, not the file {file!r}: name the folder it lies in")
     match name:
         case "voc":
             return VocReader(folder, classes=classes, images=images)
@@ -121,6 +128,10 @@ def _open_place(source: str) -> tuple[Folder, str | None]:
         return folder, None
     parent, name = file_in_folder(source)
     if parent.is_file(name):
+        base, question, query = source.partition("?")
+        above, folder_name = file_in_folder(posixpath.dirname(base) + question + query)
+        if folder_name == "annotations" and name.endswith(".json"):
+            return above, f"{folder_name}/{name}"  # COCO keeps its images beside that folder.
         return parent, name
     open_existing(source)
     raise NotFoundError(f"{source!r} does not exist")
@@ -131,9 +142,16 @@ def _is_database(source: str) -> bool:
     return url is not None and url["dialect"] not in (*BUCKET_SCHEMES, "file", "http", "https")
 
 
+def _check_classes(classes: tuple[str, ...]) -> None:
+    if len(set(classes)) != len(classes):
+        twice = sorted({name for name in classes if classes.count(name) > 1})
+        raise FormatError(f"class names must differ; twice there: {', '.join(map(repr, twice[:5]))}")
+
+
 def _has_deeppcb_list(folder: Folder) -> bool:
     for name in LISTS:
         if folder.is_file(name):
-            first = folder.read(name).decode("utf-8", "replace").split("\n", 1)[0].split()
+            lines = folder.read_text(name).split("\n")
+            first = next((line.split() for line in lines if line.strip()), [])
             return len(first) == 2 and first[1].endswith(".txt")
     return False

@@ -2,21 +2,22 @@
 
 import json
 import posixpath
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
-from sightline.data.formats.coco_join import CocoJoin
+from sightline.data.formats.coco_join import CocoJoin, id_key
 from sightline.data.formats.json_stream import stream_items
-from sightline.data.formats.layout import split_named, split_of_path, stem
+from sightline.data.formats.layout import class_name, split_named, split_of_path, stem
 from sightline.data.formats.writing import ExportDirectory
+from sightline.data.location import leads_out
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import Folder
 from sightline.errors import FormatError
 from sightline.structures import Sample
 
 _SNIFF_BYTES = 1 << 16
+_NO_SPLITS = ("default", "all", "full")
 
 
 class CocoReader:
@@ -43,8 +44,8 @@ class CocoReader:
         """The images of every file, in the file's order, each with its boxes."""
         seen: set[str] = set()
         for file in self._files:
-            with tempfile.TemporaryDirectory(prefix="sightline-coco-") as directory:
-                yield from self._entries_of(file, CocoJoin(Path(directory) / "join.sqlite"), seen)
+            with closing(CocoJoin()) as join:
+                yield from self._entries_of(file, join, seen)
 
     def load(self, entry: Entry) -> Loaded:
         """Read one image; its boxes came with the entry."""
@@ -52,55 +53,55 @@ class CocoReader:
         folder = self._images or self._source
         return Loaded(folder.read(entry.name), [RawBox(*box) for box in boxes], None, declared_size, False, rejects)
 
-    def _read_categories(self, file: str) -> dict[Any, str]:
+    def _read_categories(self, file: str) -> dict[str, tuple[Any, str]]:
+        """Id and name of each category, by the key of its id."""
         categories = {}
         for item in stream_items(self._source, file, "categories"):
-            if isinstance(item, dict) and "id" in item and "name" in item:
-                categories[item["id"]] = str(item["name"])
+            if isinstance(item, dict):
+                key, name = id_key(item.get("id")), class_name(item.get("name"))
+                if key is not None and name is not None:
+                    categories[key] = (item["id"], name)
         if not categories:
-            raise FormatError(f"{file!r} has no categories: it is not a COCO instances file")
+            raise FormatError(f"{file!r} has no categories with id and name: it is not a COCO instances file")
         return categories
 
     def _entries_of(self, file: str, join: CocoJoin, seen: set[str]) -> Iterator[Entry | Reject]:
-        labels = {name: index for index, name in enumerate(self.classes)}
         yield from join.add_images(file, stream_items(self._source, file, "images"))
         join.add_annotations(stream_items(self._source, file, "annotations"))
         prefix = self._image_folder(file, join)
         split = _split_of_file(file)
+        by_name = {name: index for index, name in enumerate(self.classes)}
+        labels = {key: by_name.get(name) for key, (_, name) in self._categories[file].items()}
         for (name, width, height), rows in join.images():
-            full = posixpath.normpath(posixpath.join(prefix, name)) if _is_plain(name) else name
+            full = posixpath.normpath(posixpath.join(prefix, name)) if not leads_out(name) else name
             if full in seen:
                 yield Reject(full, "list", "listed twice", file, "skipped")
                 continue
             seen.add(full)
-            boxes, rejects = _boxes(full, rows, self._categories[file], labels)
+            boxes, rejects = _boxes(full, rows, labels)
             declared = (width, height) if width and height else None
             yield Entry(full, 0, split, payload=(declared, boxes, rejects))
         yield from join.orphans(file)
 
     def _image_folder(self, file: str, join: CocoJoin) -> str:
-        """Where the images of a file lie: the first usual place in which one of its first images is found."""
+        """Where the images of a file lie: the usual place in which most of its first images are found."""
         folder = self._images or self._source
         here = posixpath.dirname(file)
         above = posixpath.dirname(here)
         subset = stem(file).partition("_")[2] or stem(file)
-        places = ["", here, *(posixpath.join(base, sub) for base in (here, above, "") for sub in ("images", subset))]
+        places = [here, "", *(posixpath.join(base, sub) for base in (here, above, "") for sub in ("images", subset))]
         places += [posixpath.join(base, "images", subset) for base in (here, above, "")]
-        names = [name for name in join.first_names(20) if _is_plain(name)]
-        for place in places:
-            if any(folder.is_file(posixpath.join(place, name)) for name in names):
-                return place
-        return here
+        names = [name for name in join.first_names(20) if not leads_out(name)]
+        return max(places, key=lambda place: sum(folder.has(posixpath.join(place, name)) for name in names))
 
 
 def _boxes(
-    name: str, rows: list[tuple[Any, ...]], categories: dict[Any, str], labels: dict[str, int]
+    name: str, rows: list[tuple[Any, ...]], labels: dict[str, int | None]
 ) -> tuple[list[tuple[Any, ...]], list[Reject]]:
-    by_id = {repr(key): labels.get(category) for key, category in categories.items()}
     boxes, rejects = [], []
     for number, category, *numbers, crowd, usable in rows:
         where = f"annotation {number}"
-        label = by_id.get(category)
+        label = labels.get(category)
         if not usable:
             rejects.append(Reject(name, "annotation", "annotation without a box", where, "box rejected"))
         elif label is None:
@@ -113,25 +114,22 @@ def _boxes(
     return boxes, rejects
 
 
-def _class_order(categories: Iterable[dict[Any, str]]) -> tuple[str, ...]:
+def _class_order(categories: Iterable[dict[str, tuple[Any, str]]]) -> tuple[str, ...]:
     """Names by category id; files that agree give one list, whatever their order."""
     first_id: dict[str, tuple[str, Any]] = {}
     for found in categories:
-        for key, name in found.items():
+        for key, name in found.values():
             rank = ("", key) if isinstance(key, int) else (str(key), 0)
             first_id[name] = min(first_id.get(name, rank), rank)
     return tuple(sorted(first_id, key=lambda name: (first_id[name], name)))
 
 
-def _is_plain(name: str) -> bool:
-    """Whether joining a folder and this name stays a relative name; others go to the path check as they are."""
-    return not name.startswith(("/", "\\")) and ".." not in name.replace("\\", "/").split("/")
-
-
 def _split_of_file(file: str) -> str | None:
+    """By a word of the file's name, else by its folder, else what Sightline's exporter wrote behind `instances_`."""
     words = stem(file).replace("-", "_").split("_")
-    named = [split for word in words if (split := split_named(word))]
-    return named[0] if named else split_of_path(file)
+    named = next((split for word in words if (split := split_named(word))), None) or split_of_path(file)
+    _, instances, subset = stem(file).partition("instances_")
+    return named or (subset if instances and subset not in _NO_SPLITS else None) or None
 
 
 def find_coco_files(source: Folder) -> list[str]:
@@ -149,8 +147,11 @@ def find_coco_files(source: Folder) -> list[str]:
 
 def looks_like_coco(source: Folder, path: str) -> bool:
     """Whether a JSON file begins like COCO, without reading all of it."""
-    with source.filesystem.open_input_file(source.full_path(path)) as stream:
-        head = bytes(stream.read(_SNIFF_BYTES))
+    try:
+        with source.filesystem.open_input_file(source.full_path(path)) as stream:
+            head = bytes(stream.read(_SNIFF_BYTES))
+    except (OSError, ValueError):
+        return False
     return head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{") and any(
         key in head for key in (b'"images"', b'"annotations"', b'"categories"')
     )

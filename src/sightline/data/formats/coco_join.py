@@ -1,9 +1,9 @@
 """Annotations of a COCO file joined to their images on disk, so that memory stays bounded however large the file is."""
 
+import reprlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from sightline.data.record import Reject
@@ -12,24 +12,27 @@ from sightline.data.record import Reject
 class CocoJoin:
     """Images and annotations of one file in a temporary SQLite database, so that memory stays bounded."""
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path)
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("")  # A file without a name, gone when it is closed.
         self._db.executescript(
             "pragma journal_mode=off; pragma synchronous=off; pragma cache_size=-20000;"
             "create table image (id text primary key, name text, width int, height int);"
             "create table box (image text, number int, category, x, y, w, h, crowd int, ok int);"
         )
 
+    def close(self) -> None:
+        """Forget everything."""
+        self._db.close()
+
     def add_images(self, file: str, items: Iterable[Any]) -> Iterator[Reject]:
         """Take in the images of a file; those without a usable name or id come back."""
         for number, item in enumerate(items):
+            where = f"{file} image {number}"
             row = _image_row(item)
             if row is None:
-                yield Reject(f"{file} image {number}", "annotation", "image entry does not parse", repr(item)[:200])
+                yield Reject(where, "annotation", "image entry does not parse", reprlib.repr(item)[:200])
             elif self._db.execute("insert or ignore into image values (?, ?, ?, ?)", row).rowcount == 0:
-                yield Reject(
-                    row[1], "annotation", "image id is taken", f"{file} image {number}: id {item['id']!r}"[:200]
-                )
+                yield Reject(row[1], "annotation", "image id is taken", f"{where}: id {row[0]}"[:200])
 
     def add_annotations(self, items: Iterable[Any]) -> None:
         """Take in the annotations, in whatever order they come."""
@@ -54,24 +57,33 @@ class CocoJoin:
             yield Reject(file, "annotation", "annotation of an unknown image", detail[:200], "box rejected")
 
 
+def id_key(value: Any) -> str | None:
+    """The text under which an id is stored; None if it is nothing that could be an id."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return repr(value) if isinstance(value, int | float | str) else None
+
+
 def _image_row(item: Any) -> tuple[str, str, int, int] | None:
-    if not isinstance(item, dict) or "id" not in item or not isinstance(item.get("file_name"), str):
+    if not isinstance(item, dict) or not isinstance(item.get("file_name"), str):
+        return None
+    key = id_key(item.get("id"))
+    if key is None:
         return None
     sizes = [
         value if isinstance(value, int) and 0 < value < 1 << 31 else 0
         for value in (item.get("width"), item.get("height"))
     ]
-    return repr(item["id"]), item["file_name"].encode("utf-8", "replace").decode(), sizes[0], sizes[1]
+    return key, item["file_name"].encode("utf-8", "replace").decode(), sizes[0], sizes[1]
 
 
 def _box_row(item: Any, number: int) -> tuple[Any, ...]:
     """A row that always fits: whether it is usable is decided when its image is known."""
     if not isinstance(item, dict):
         return None, number, None, None, None, None, None, 0, 0
-    image = repr(item["image_id"]) if "image_id" in item else None
-    category = repr(item.get("category_id"))
     box = item.get("bbox")
     usable = isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) or v is None for v in box)
-    numbers = [float("nan") if v is None else float(v) for v in box] if usable and box else [0.0] * 4
-    # SQLite has no NaN: it becomes NULL, which `_boxes` turns back.
-    return image, number, category, *numbers, int(bool(item.get("iscrowd"))), int(usable)
+    # SQLite has no NaN: it is NULL there.
+    numbers = [None if v is None else float(v) for v in box] if usable and box else [None] * 4
+    keys = id_key(item.get("image_id")), number, id_key(item.get("category_id"))
+    return *keys, *numbers, int(bool(item.get("iscrowd"))), int(usable)

@@ -25,14 +25,16 @@ class DeepPcbReader:
 
     def entries(self) -> Iterator[Entry | Reject]:
         """The listed pairs in the order of the lists; templates and unlisted images are reported as skipped."""
-        sizes = {found.name: found.size for found in walk_images(self._source) if isinstance(found, File)}
+        found = list(walk_images(self._source))
+        sizes = {file.name: file.size for file in found if isinstance(file, File)}
         seen: set[str] = set()
         for list_name, split in LISTS.items():
             if not self._source.is_file(list_name):
                 continue
-            for number, line in enumerate(self._source.read(list_name).decode("utf-8", "replace").splitlines(), 1):
+            for number, line in enumerate(self._source.read_text(list_name).split("\n"), 1):
                 if line.strip():
                     yield self._entry(line.split(), f"{list_name} line {number}", split, sizes, seen)
+        yield from (reject for reject in found if isinstance(reject, Reject) and reject.name not in seen)
         for name in sizes:
             if name not in seen:
                 template = posixpath.splitext(name)[0].endswith("_temp")
@@ -51,9 +53,9 @@ class DeepPcbReader:
 
     def load(self, entry: Entry) -> Loaded:
         """Read the image and its `x1 y1 x2 y2 type` lines."""
-        text = self._source.read(entry.payload).decode("utf-8", "replace")
+        text = self._source.read_text(entry.payload)
         loaded = Loaded(self._source.read(entry.name))
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
                     loaded.boxes.append(self._box(line, f"line {number}"))

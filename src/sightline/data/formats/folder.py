@@ -15,14 +15,16 @@ class ClassFolderReader:
 
     def __init__(self, source: Folder, *, classes: tuple[str, ...] | None = None) -> None:
         self._source = source
-        top = [name for name, is_folder in source.names() if is_folder and not name.startswith(".")]
-        self._has_splits = bool(top) and all(split_named(name) for name in top)
-        self.classes = classes or self._find_classes(top)
+        splits = [name for name in self._folders() if split_named(name)]
+        # A class may be called "train" too; a split has class folders in it.
+        self._splits = splits if "train" in map(split_named, splits) and all(map(self._folders, splits)) else []
+        self.classes = classes or self._find_classes()
 
-    def _find_classes(self, top: list[str]) -> tuple[str, ...]:
-        found = set(top)
-        if self._has_splits:
-            found = {name for split in top for name, is_folder in self._source.names(split) if is_folder}
+    def _folders(self, name: str = "") -> list[str]:
+        return [inner for inner, is_folder in self._source.names(name) if is_folder]
+
+    def _find_classes(self) -> tuple[str, ...]:
+        found = {name for split in self._splits or [""] for name in self._folders(split)}
         if not found:
             raise FormatError(f"{self._source.location!r} has no class folders")
         return tuple(sorted(found))
@@ -35,8 +37,8 @@ class ClassFolderReader:
                 yield found
                 continue
             parts = found.name.split("/")
-            split = split_named(parts.pop(0)) if self._has_splits and len(parts) > 1 else None
-            if len(parts) < 2:
+            split = split_named(parts.pop(0)) if parts[0] in self._splits else None
+            if len(parts) < 2 or (self._splits and split is None):
                 yield Reject(found.name, "list", "image outside of any class folder")
             elif parts[0] not in labels:
                 yield Reject(found.name, "annotation", "unknown class", repr(parts[0])[:200])

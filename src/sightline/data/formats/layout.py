@@ -3,10 +3,12 @@
 import posixpath
 import re
 from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
 
 from sightline.data.decode import SUFFIXES
 from sightline.data.record import Reject
-from sightline.data.storage import File, Folder
+from sightline.data.storage import File, Folder, Skipped
 
 _SPLIT = re.compile(
     r"(train|training|val|valid|validation|dev|test|testing)(?:[-_ ]?(?:set|data|split|images))?(?:\d{4})?"
@@ -25,6 +27,15 @@ def split_of_path(path: str) -> str | None:
     return next((split for part in path.split("/")[:-1] if (split := split_named(part))), None)
 
 
+def class_name(value: Any) -> str | None:
+    """A class name from whatever a file has for one; None if it could not be a name."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode() or None
+    if isinstance(value, int | float | Decimal) and -(10**15) < value < 10**15:
+        return str(int(value)) if value == int(value) and not isinstance(value, bool) else str(value)
+    return None
+
+
 def is_image(name: str) -> bool:
     """Whether a file's suffix is that of an image; what is in it is the decoder's business."""
     return posixpath.splitext(name)[1].lower() in SUFFIXES
@@ -36,9 +47,15 @@ def stem(name: str) -> str:
 
 
 def walk_images(folder: Folder, name: str = "") -> Iterator[File | Reject]:
-    """All images below a folder; links that are not followed come as rejects, other files not at all."""
+    """All images below a folder; what is not followed comes as a reject, other files not at all."""
     for found in folder.walk(name):
         if not isinstance(found, File):
-            yield Reject(found.name, "path", found.reason)
+            yield reject_skipped(found)
         elif is_image(found.name):
             yield found
+
+
+def reject_skipped(found: Skipped) -> Reject:
+    """How something that is not followed is reported: an image is lost, anything else is left."""
+    action = "image rejected" if is_image(found.name) else "skipped"
+    return Reject(found.name, "path", found.reason, action=action)

@@ -14,6 +14,7 @@ from sightline.errors import FormatError, MissingExtraError, StorageError
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".csv", ".jsonl", ".ndjson")
 _BATCH_ROWS = 64
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
 _LONGEST_LINE_BYTES = 32 << 20
 Row = dict[str, Any]
 
@@ -44,8 +45,8 @@ class FileTable:
     def columns(self) -> list[str]:
         """Column names of the first file."""
         try:
-            return list(self._dataset(self._files[0]).schema.names)
-        except (pa.ArrowException, OSError) as error:
+            return _names(self._dataset(self._files[0], _file_format(self._kind)))
+        except _UNREADABLE as error:
             raise FormatError(f"{self._files[0]!r} cannot be read as a table: {error}") from None
 
     def rows(self, columns: list[str]) -> Iterator[Row]:
@@ -54,26 +55,31 @@ class FileTable:
             try:
                 for batch in self._batches(file, columns):
                     yield from batch.to_pylist()
-            except (pa.ArrowException, OSError) as error:
+            except _UNREADABLE as error:
                 raise FormatError(f"{file!r} in {self._folder.location!r} cannot be read as a table: {error}") from None
 
     def _batches(self, file: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if self._kind != ".parquet":
-            yield from self._dataset(file).to_batches(columns=columns, batch_size=_BATCH_ROWS, batch_readahead=2)
+            dataset = self._dataset(file, _file_format(self._kind))
+            if self._kind == ".csv":
+                dataset = self._dataset(file, _csv_format(_names(dataset)))
+            yield from dataset.to_batches(columns=columns, batch_size=_BATCH_ROWS, batch_readahead=2)
             return
         path = self._folder.full_path(file)
         # ParquetFile streams within row groups; a table written in one piece has a single huge one.
         with pq.ParquetFile(path, filesystem=self._folder.filesystem, buffer_size=1 << 20) as parquet:
             yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns)
 
-    def _dataset(self, file: str) -> ds.Dataset:
-        return ds.dataset(
-            self._folder.full_path(file), filesystem=self._folder.filesystem, format=_file_format(self._kind)
-        )
+    def _dataset(self, file: str, file_format: ds.FileFormat) -> ds.Dataset:
+        return ds.dataset(self._folder.full_path(file), filesystem=self._folder.filesystem, format=file_format)
+
+
+def _names(dataset: ds.Dataset) -> list[str]:
+    return list(dataset.schema.names)
 
 
 def _file_format(kind: str) -> ds.FileFormat:
-    from pyarrow import csv, json
+    from pyarrow import json
 
     match kind:
         case ".parquet":
@@ -81,12 +87,22 @@ def _file_format(kind: str) -> ds.FileFormat:
         case ".arrow" | ".feather":
             return ds.IpcFileFormat()
         case ".csv":
-            return ds.CsvFileFormat(
-                parse_options=csv.ParseOptions(newlines_in_values=True),
-                read_options=csv.ReadOptions(block_size=_LONGEST_LINE_BYTES),
-            )
+            return _csv_format([])
         case _:
             return ds.JsonFileFormat(read_options=json.ReadOptions(block_size=_LONGEST_LINE_BYTES))
+
+
+def _csv_format(columns: list[str]) -> ds.FileFormat:
+    """These columns as text: a guessed type would turn "007" into 7, "NA" into nothing, and fail where it changes."""
+    from pyarrow import csv
+
+    return ds.CsvFileFormat(
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        read_options=csv.ReadOptions(block_size=_LONGEST_LINE_BYTES),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.string()), null_values=[""], strings_can_be_null=True
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -125,9 +141,11 @@ def _open_query(url: str, query: str) -> Any:
     def run() -> Iterator[Any]:
         try:
             engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
-            with engine.connect().execution_options(stream_results=True, yield_per=_BATCH_ROWS) as connection:
-                with connection.execute(sqlalchemy.text(query)) as result:
-                    yield result
+            with (
+                engine.connect().execution_options(stream_results=True, yield_per=_BATCH_ROWS) as connection,
+                connection.execute(sqlalchemy.text(query)) as result,
+            ):
+                yield result
         except (SQLAlchemyError, ImportError) as error:
             message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise StorageError(f"the database refused: {message}") from None

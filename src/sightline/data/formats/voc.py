@@ -1,6 +1,7 @@
 """Pascal VOC: one XML file an image, beside it or in a folder of its own, with optional ImageSets lists."""
 
 import posixpath
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -9,16 +10,18 @@ from xml.etree.ElementTree import Element, ParseError, SubElement, indent, tostr
 import defusedxml.ElementTree
 from defusedxml import DefusedXmlException
 
-from sightline.data.formats.layout import is_image, split_of_path, stem
+from sightline.data.formats.layout import is_image, reject_skipped, split_named, split_of_path, stem
 from sightline.data.formats.writing import ExportDirectory
 from sightline.data.parallel import run_in_order
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import File, Folder
-from sightline.errors import FormatError, ImageError
+from sightline.errors import ConfigError, FormatError, ImageError
 from sightline.structures import Sample
 
 IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "imgs", "img")
-_LISTS = ("train", "val", "test", "trainval")
+_LIST_FOLDERS = ("ImageSets/Main", "ImageSets", "imagesets")
+_CLASS_LIST = re.compile(r".*_(train|val|test|trainval)")
+_FLAG = re.compile(r"\s+-?[01]$")
 _SCAN_CHUNK = 2000
 
 
@@ -45,7 +48,7 @@ class VocReader:
                 if split is None:
                     yield Reject(xml, "list", "not in any ImageSets list", action="skipped")
                     continue
-            image = image_names.beside(xml, stem(xml)) or image_names.beside(xml, stem(self._declared_name(xml)))
+            image = self._image_of(xml, image_names)
             if image in seen:
                 yield Reject(xml, "list", "image has two annotations", f"{image!r} is taken", "skipped")
                 continue
@@ -73,6 +76,16 @@ class VocReader:
             rejects.append(Reject(entry.name, "annotation", "declared file name is wrong", detail, "noted"))
         return Loaded(folder.read(image), boxes, declared_size=_declared_size(root), rejects=rejects)
 
+    def _image_of(self, xml: str, image_names: "_ImageNames") -> str | None:
+        """The image of the XML file's name, else of the name in it; which also decides between a.jpg and a.png."""
+        found = image_names.beside(xml, stem(xml))
+        if len(found) == 1:
+            return found[0]
+        declared = self._declared_name(xml)
+        found = found or image_names.beside(xml, stem(declared))
+        exact = [image for image in found if posixpath.basename(image) == posixpath.basename(declared)]
+        return next(iter(exact + found), None)
+
     def _declared_name(self, xml: str) -> str:
         try:
             return (parse_xml(self._source.read(xml)).findtext("filename") or "").strip()
@@ -95,16 +108,23 @@ class VocReader:
         return tuple(sorted(found))
 
     def _read_lists(self) -> dict[str, str]:
-        """Stem to split from ImageSets/Main/{train,val,test,trainval}.txt; the narrower list wins."""
-        splits: dict[str, str] = {}
-        for base in ("ImageSets/Main", "ImageSets", "imagesets"):
-            for name in _LISTS:
-                path = f"{base}/{name}.txt"
-                if self._source.is_file(path):
-                    for line in self._source.read(path).decode("utf-8", "replace").splitlines():
-                        if line.strip():
-                            splits.setdefault(stem(line.split()[0]), "train" if name == "trainval" else name)
-        return splits
+        """Stem to split from the lists in ImageSets, not those of single classes; trainval comes last and is train."""
+        lists = [
+            f"{folder}/{name}"
+            for folder in _LIST_FOLDERS
+            for name, is_folder in self._source.names(folder)
+            if not is_folder and name.endswith(".txt") and not _CLASS_LIST.fullmatch(stem(name))
+        ]
+        exact: dict[str, str] = {}
+        loose: dict[str, str] = {}
+        for path in sorted(lists, key=lambda path: stem(path) == "trainval"):
+            split = "train" if stem(path) == "trainval" else split_named(stem(path)) or stem(path)
+            for line in filter(str.strip, self._source.read_text(path).split("\n")):
+                name = line.strip("\r")
+                exact.setdefault(name, split)
+                short = _FLAG.sub("", name).strip()
+                loose.setdefault(stem(short) if is_image(short) else short, split)
+        return loose | exact
 
 
 class _ImageNames:
@@ -113,23 +133,23 @@ class _ImageNames:
     def __init__(self, folder: Folder) -> None:
         self.sizes: dict[str, int] = {}
         self.rejects: list[Reject] = []
-        self._by_place: dict[tuple[str, str], str] = {}
+        self._by_place: dict[tuple[str, str], list[str]] = {}
         for found in folder.walk():
             if not isinstance(found, File):
-                self.rejects.append(Reject(found.name, "path", found.reason))
+                self.rejects.append(reject_skipped(found))
             elif is_image(found.name):
                 self.sizes[found.name] = found.size
-                self._by_place.setdefault((posixpath.dirname(found.name), stem(found.name)), found.name)
+                self._by_place.setdefault((posixpath.dirname(found.name), stem(found.name)), []).append(found.name)
 
-    def beside(self, xml: str, name: str) -> str | None:
-        """The image of that stem in the XML file's folder, or in a folder of images next to it or above it."""
+    def beside(self, xml: str, name: str) -> list[str]:
+        """The images of that stem in the XML file's folder, or in a folder of images next to it or above it."""
         folder = posixpath.dirname(xml)
         parent, inner = posixpath.split(folder)
         places = [folder, *(posixpath.join(parent, images) for images in IMAGE_FOLDERS)]
         places += [posixpath.join(posixpath.dirname(parent), images, inner) for images in IMAGE_FOLDERS]
         places += [posixpath.join(folder, images) for images in IMAGE_FOLDERS]
         places += [inner, ""]
-        return next((found for place in places if (found := self._by_place.get((place, name)))), None)
+        return next((found for place in places if (found := self._by_place.get((place, name)))), [])
 
 
 def scan_classes(source: Folder, names: list[str]) -> set[str]:
@@ -147,7 +167,7 @@ def scan_classes(source: Folder, names: list[str]) -> set[str]:
 def parse_xml(text: bytes) -> Element:
     """Parse, refusing entities and anything external."""
     try:
-        return defusedxml.ElementTree.fromstring(text)
+        return defusedxml.ElementTree.fromstring(text, forbid_dtd=True)
     except DefusedXmlException as error:
         raise ImageError("forbidden XML", f"{type(error).__name__}: {error}"[:200], stage="annotation") from None
     except (ParseError, ValueError, LookupError) as error:
@@ -196,6 +216,8 @@ class VocWriter:
     """Writes JPEGImages, Annotations and ImageSets/Main."""
 
     def __init__(self, directory: ExportDirectory, classes: tuple[str, ...]) -> None:
+        for name in classes:
+            _refuse_unwritable(name)
         self._directory, self._classes = directory, classes
         self._lists: dict[str, list[str]] = {}
 
@@ -223,6 +245,18 @@ class VocWriter:
             _texts(SubElement(item, "bndbox"), **corners)
         indent(root)
         return bytes(tostring(root, "utf-8"))
+
+
+def _refuse_unwritable(class_name: str) -> None:
+    """XML has no way to write some control characters, and blanks around a name do not count."""
+    item = Element("object")
+    _texts(item, name=class_name)
+    try:
+        read = (parse_xml(tostring(item, "utf-8")).findtext("name") or "").strip()
+    except ImageError:
+        read = ""
+    if read != class_name:
+        raise ConfigError(f"class name {class_name!r} cannot be written as VOC XML: export as coco or yolo")
 
 
 def _texts(parent: Element, **values: Any) -> None:

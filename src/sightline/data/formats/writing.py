@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sightline.data.decode import read_header
-from sightline.errors import ExistsError
+from sightline.errors import DamagedError, ExistsError, StorageError
 from sightline.structures import Sample
 
 _SUFFIX = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "GIF": ".gif", "TIFF": ".tif"}
@@ -39,7 +39,7 @@ class ExportDirectory:
         safe = safe.encode()[:150].decode("utf-8", "ignore") or sample.image_id
         if suffix.lower() not in _SUFFIX.values() and suffix.lower() not in (".jpeg", ".tiff"):
             suffix = _SUFFIX[read_header(sample.image, max_pixels=1 << 62).format]
-        if safe.casefold() in self._taken:
+        while safe.casefold() in self._taken:
             safe = f"{safe}-{sample.image_id}"
         self._taken.add(safe.casefold())
         return safe + suffix
@@ -47,6 +47,11 @@ class ExportDirectory:
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a file that must not be there yet."""
         path = self.path / name
+        if ".." in path.parts or not path.is_relative_to(self.path):
+            raise DamagedError(f"the dataset would have {name!r} written outside of {str(self.path)!r}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "xb") as file:
-            file.write(data)
+        try:
+            with open(path, "xb") as file:
+                file.write(data)
+        except OSError as error:
+            raise StorageError(f"cannot write {str(path)!r}: {error}") from error

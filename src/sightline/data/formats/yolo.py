@@ -1,17 +1,19 @@
 """YOLO: a text file of `class cx cy w h` lines for each image, class names in a YAML file or a list."""
 
 import json
+import math
 import posixpath
+import reprlib
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
-from sightline.data.formats.layout import is_image, split_named, walk_images
+from sightline.data.formats.layout import class_name, is_image, split_named, walk_images
 from sightline.data.formats.writing import ExportDirectory
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import Folder
-from sightline.errors import FormatError, ImageError
+from sightline.errors import ConfigError, FormatError, ImageError
 from sightline.structures import Sample
 
 NAME_LISTS = ("classes.txt", "obj.names", "labels.txt", "_darknet.labels")
@@ -29,7 +31,7 @@ class YoloReader:
     def __init__(self, source: Folder, yaml_file: str | None, *, classes: tuple[str, ...] | None = None) -> None:
         self._source = source
         self._yaml = read_yaml(source, yaml_file) if yaml_file else {}
-        self._base = posixpath.join(posixpath.dirname(yaml_file or ""), str(self._yaml.get("path") or "."))
+        self._here = posixpath.dirname(yaml_file or "")
         self.classes = classes or self._find_classes()
         self._ignored = self._read_ignored()
 
@@ -53,26 +55,29 @@ class YoloReader:
             loaded.rejects.append(Reject(entry.name, "annotation", "no label file", "kept without boxes", "noted"))
             return loaded
         ignored = self._ignored.get(label_file, ())
-        text = self._source.read(label_file).decode("utf-8", "replace").lstrip("\ufeff")
+        text = self._source.read_text(label_file)
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
-                    loaded.boxes.append(parse_line(line, len(self.classes), f"line {number}", number in ignored))
+                    loaded.boxes.append(self._parse_line(line, f"line {number}", number in ignored))
                 except ImageError as error:
                     detail = f"{label_file} line {number}: {error.detail}"
                     loaded.rejects.append(Reject(entry.name, "annotation", error.reason, detail, "box rejected"))
         return loaded
 
+    def _parse_line(self, line: str, where: str, ignore: bool) -> RawBox:
+        if "kpt_shape" in self._yaml:
+            line = " ".join(line.split()[:5])  # Keypoints follow the box.
+        return parse_line(line, len(self.classes), where, ignore)
+
     def _find_classes(self) -> tuple[str, ...]:
         names = self._yaml.get("names")
-        if isinstance(names, dict):
-            return _names_by_number(names)
-        if isinstance(names, list):
-            return tuple(map(str, names))
+        if isinstance(names, dict | list):
+            return _class_names(names)
         for name in NAME_LISTS:
             if self._source.is_file(name):
-                text = self._source.read(name).decode("utf-8", "replace")
-                return tuple(line.strip() for line in text.splitlines() if line.strip())
+                lines = self._source.read_text(name).rstrip().split("\n")
+                return _class_names([line.strip() for line in lines])
         raise FormatError(f"no class names with {self._source.location!r}: add data.yaml or pass --classes a,b,c")
 
     def _read_ignored(self) -> dict[str, list[int]]:
@@ -81,7 +86,7 @@ class YoloReader:
         try:
             found = json.loads(self._source.read(IGNORE_FILE))
             return {str(key): [int(line) for line in lines] for key, lines in found.items()}
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise FormatError(f"{IGNORE_FILE} is not a map of label files to line numbers: {error}") from None
 
     def _places(self) -> Iterator[tuple[str | None, str]]:
@@ -94,25 +99,37 @@ class YoloReader:
                     named = True
                     yield split, self._resolve(place)
         if not named:
-            folders = [name for name, is_folder in self._source.names() if is_folder]
-            splits = [name for name in folders if split_named(name)]
-            images = "images" if "images" in folders else ""
-            inner = [name for name, is_folder in self._source.names(images) if is_folder and split_named(name)]
-            if images and inner:
-                yield from ((split_named(name), f"{images}/{name}") for name in inner)
-            elif splits:
-                yield from ((split_named(name), name) for name in splits)
-            else:
-                yield None, images
+            yield from self._usual_places()
+
+    def _usual_places(self) -> Iterator[tuple[str | None, str]]:
+        """images/SPLIT, else SPLIT, else images, else everything."""
+        folders = [name for name, is_folder in self._source.names() if is_folder]
+        images = "images" if "images" in folders else ""
+        inner = [name for name, is_folder in self._source.names(images) if is_folder and split_named(name)]
+        if inner:
+            yield from ((split_named(name), posixpath.join(images, name)) for name in inner)
+        elif splits := [name for name in folders if split_named(name)]:
+            yield from ((split_named(name), name) for name in splits)
+        else:
+            yield None, images
 
     def _resolve(self, place: str) -> str:
-        path = posixpath.normpath(posixpath.join(self._base, place))
-        if path.startswith("../") and not self._exists(path):
-            path = path.lstrip("./")  # Roboflow writes ../train/images for a folder beside the YAML file.
-        return "" if path == "." else path
+        """Where a place of the YAML file is: below its `path`, beside it, or beside it where Roboflow writes `../`."""
+        path = self._yaml.get("path")
+        bases = [self._here if not isinstance(path, str) else posixpath.join(self._here, path), self._here]
+        paths = [posixpath.normpath(posixpath.join(base, self._inside(place))) for base in bases]
+        if place.startswith("../"):
+            paths.append(posixpath.normpath(posixpath.join(self._here, place[3:])))
+        found = next((path for path in paths if self._exists(path)), paths[-1])
+        return "" if found == "." else found
+
+    def _inside(self, name: str) -> str:
+        """An absolute name as a relative one if it lies in the source."""
+        return name.removeprefix(self._source.path + "/") if self._source.is_local else name
 
     def _exists(self, path: str) -> bool:
-        return not path.startswith(("/", "..")) and (self._source.is_folder(path) or self._source.is_file(path))
+        inside = path != ".." and not path.startswith(("/", "../"))
+        return inside and (self._source.is_folder(path) or self._source.is_file(path))
 
     def _entries_in(self, place: str, split: str | None) -> Iterator[Entry | Reject]:
         if place:
@@ -130,21 +147,28 @@ class YoloReader:
             yield Reject(place, "list", "folder or list not found", f"of split {split}", "skipped")
 
     def _listed(self, list_file: str, split: str | None) -> Iterator[Entry | Reject]:
-        here = posixpath.dirname(list_file)
-        for number, line in enumerate(self._source.read(list_file).decode("utf-8", "surrogateescape").split("\n"), 1):
+        for number, line in enumerate(self._source.read_text(list_file).split("\n"), 1):
             name = line.strip("\r")
             if not name.strip():
                 continue
-            inside = name.removeprefix(self._source.path + "/") if self._source.is_local else name
-            path = posixpath.normpath(posixpath.join(here, inside)) if not inside.startswith("/") else inside
+            path = self._listed_path(name, posixpath.dirname(list_file))
+            where = f"{list_file} line {number}"
             if not is_image(path):
-                yield Reject(path, "list", "listed file is no image", f"{list_file} line {number}", "skipped")
+                yield Reject(path, "list", "listed file is no image", where, "skipped")
                 continue
             try:
-                size = self._source.filesystem.get_file_info(self._source.safe_path(path)).size
-                yield Entry(path, int(size or 0), split)
+                self._source.safe_path(path)
+                yield Entry(path, self._source.size(path) or 0, split)
             except ImageError as error:
-                yield Reject(path, error.stage, error.reason, f"{list_file} line {number}: {error.detail}")
+                yield Reject(path, error.stage, error.reason, f"{where}: {error.detail}")
+
+    def _listed_path(self, name: str, here: str) -> str:
+        """A listed name is relative to its list, else to the source, as darknet writes it."""
+        name = self._inside(name)
+        if name.startswith("/") or "\0" in name:
+            return name
+        path, plain = posixpath.normpath(posixpath.join(here, name)), posixpath.normpath(name)
+        return plain if not self._exists(path) and self._exists(plain) else path
 
     def _label_file(self, image: str) -> str | None:
         """`images` in the path becomes `labels`; else beside the image."""
@@ -171,16 +195,20 @@ def parse_line(line: str, num_classes: int, where: str, ignore: bool = False) ->
         return RawBox(x - w / 2, y - h / 2, x + w / 2, y + h / 2, int(kind), ignore, where)
     if len(numbers) >= 6 and len(numbers) % 2 == 0:
         xs, ys = numbers[0::2], numbers[1::2]
+        if not all(map(math.isfinite, numbers)):
+            xs = ys = [math.nan]
         return RawBox(min(xs), min(ys), max(xs), max(ys), int(kind), ignore, where)
     raise ImageError("label line does not parse", f"{len(numbers)} numbers after the class, not 4: {line!r}"[:150])
 
 
 def read_yaml(source: Folder, file: str) -> dict[Any, Any]:
     """Read a dataset's YAML file."""
+    data = source.read(file)
     try:
-        found = yaml.safe_load(source.read(file))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise FormatError(f"{file!r} in {source.location!r} is not valid YAML: {error}") from None
+        found = yaml.safe_load(data)
+    except Exception as error:  # PyYAML raises whatever its constructors do: KeyError, IndexError, RecursionError, …
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise FormatError(f"{file!r} in {source.location!r} is not valid YAML: {reason}") from None
     if not isinstance(found, dict):
         raise FormatError(f"{file!r} in {source.location!r} does not describe a YOLO dataset (no names)")
     return found
@@ -198,14 +226,21 @@ def find_yaml(source: Folder) -> str | None:
     return None
 
 
-def _names_by_number(names: dict[Any, Any]) -> tuple[str, ...]:
+def _class_names(names: dict[Any, Any] | list[Any]) -> tuple[str, ...]:
+    """Names in the order of their numbers, which must run from 0 without gaps."""
+    if isinstance(names, list):
+        names = dict(enumerate(names))
     try:
-        numbers = {int(key): str(value) for key, value in names.items()}
-    except (TypeError, ValueError):
-        raise FormatError(f"class names must be numbered from 0, not {sorted(map(str, names))[:5]}") from None
-    if sorted(numbers) != list(range(len(numbers))):
-        raise FormatError(f"class numbers must run from 0 to {len(numbers) - 1} without gaps: {sorted(numbers)[:10]}")
-    return tuple(numbers[index] for index in range(len(numbers)))
+        numbers = {int(key): class_name(value) for key, value in names.items()}
+    except (TypeError, ValueError, OverflowError):
+        raise FormatError(f"class names must be numbered from 0, not {reprlib.repr(list(names))}") from None
+    if sorted(numbers) != list(range(len(names))):
+        raise FormatError(f"class numbers must run from 0 to {len(names) - 1} without gaps: {sorted(numbers)[:10]}")
+    found = tuple(name for number in range(len(numbers)) if (name := numbers[number]) is not None)
+    if len(found) != len(numbers):
+        empty = next(number for number, name in numbers.items() if name is None)
+        raise FormatError(f"class {empty} has no name but a {type(names[empty]).__name__}: write its name there")
+    return found
 
 
 class YoloWriter:
@@ -234,6 +269,8 @@ class YoloWriter:
 
     def close(self) -> None:
         """Write data.yaml with splits and class names."""
+        for split in set(self._splits) & set(_NOT_SPLITS):
+            raise ConfigError(f"split {split!r} has a name that means something else in data.yaml: export as coco")
         description = {"path": ".", **self._splits, "names": dict(enumerate(self._classes))}
         self._directory.write("data.yaml", yaml.safe_dump(description, sort_keys=False, allow_unicode=True).encode())
         if self._ignored:

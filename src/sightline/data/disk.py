@@ -1,0 +1,47 @@
+"""Files of the local disk, asked through `os`: names that are not UTF-8 work, and only regular files are opened."""
+
+import os
+import stat
+
+MAX_FILE_BYTES = 1 << 30
+
+
+def file_size(path: str) -> int | None:
+    """Size of a regular file, or None if there is none of that name."""
+    status = _status(path)
+    return status.st_size if status and stat.S_ISREG(status.st_mode) else None
+
+
+def is_directory(path: str) -> bool:
+    """Whether there is a directory of that name."""
+    status = _status(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def is_link(path: str) -> bool:
+    """Whether the last part of a path is a symbolic link."""
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def read_file(path: str) -> bytes:
+    """Read a regular file; a pipe or a device would block or never end, so it is not even opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+        raise OSError("it is not a regular file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise OSError(f"it has {status.st_size} bytes, more than {MAX_FILE_BYTES}")
+        return file.readall()
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):  # ValueError: a NUL in the name
+        return None
