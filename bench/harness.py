@@ -4,7 +4,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Measured:
         return f"{min(self.rates):,.0f} to {max(self.rates):,.0f}"
 
 
-def take_turns(contenders: dict[str, Callable[[], int]], *, repeats: int) -> dict[str, Measured]:
+def take_turns(contenders: Mapping[str, Callable[[], int]], *, repeats: int) -> dict[str, Measured]:
     """Run each contender in turn, `repeats` times; each returns how many images it did."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeats):

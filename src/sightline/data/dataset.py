@@ -78,7 +78,11 @@ class Dataset:
 
     def read_shard(self, number: int) -> Iterator[Sample]:
         """The images of one shard in order, reading it from front to back, a row group at a time; for streaming."""
-        yield from self._shards.stream(number, set(self._rows.tolist()) if self._rows is not None else None)
+        if self._rows is None:
+            yield from self._shards.stream(number, None)
+        else:
+            first, last = np.searchsorted(self._rows, self._shards.starts[number : number + 2])
+            yield from self._shards.stream(number, set(self._rows[first:last].tolist()))
 
     @property
     def num_shards(self) -> int:
@@ -208,8 +212,6 @@ class _ShardCache:
     def _open_file(self, shard: int) -> Any:
         info = self._info.shards[shard]
         with _damage_named(self._folder, info.file):
-            if self._folder.size(info.file) != info.bytes:
-                raise ValueError(f"{self._folder.size(info.file)} bytes instead of {info.bytes}")
             if not self._folder.is_local:
                 return self._folder.open_file(info.file)
             with open(self._folder.full_path(info.file), "rb") as file:

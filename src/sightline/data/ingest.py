@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -158,14 +157,14 @@ class _Tally:
         self._hash.update(result.digests)
         self.num_images += result.num_rows
         self.image_bytes += result.image_bytes
-        for split, labels in zip(result.splits, result.labels, strict=True):
+        for split, images in Counter(result.splits).items():
             self.splits.setdefault(split, len(self.splits))
             if len(self.splits) > MAX_SPLITS:
                 raise FormatError(f"more than {MAX_SPLITS} splits, the last {split!r}: is that column a split?")
-            self.images[split] += 1
-            self.num_boxes += len(labels)
-            self.boxes_per_class[split].update(labels.tolist())
-            self.images_per_class[split].update(np.unique(labels).tolist())
+            self.images[split] += images
+            self.num_boxes += result.boxes_per_class[split].total()
+            self.boxes_per_class[split] += result.boxes_per_class[split]
+            self.images_per_class[split] += result.images_per_class[split]
         self.reject(result.rejects)
         if result.num_rows:
             self.shards.append(ShardInfo(file=result.file, rows=result.num_rows, bytes=result.bytes))

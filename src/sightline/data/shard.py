@@ -1,8 +1,9 @@
 """One shard: load, check and write a run of entries into a Parquet file. Runs in a worker process."""
 
 import hashlib
-import mmap
+import os
 import struct
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sightline.data.decode import ImageHeader, check_image, read_header
 from sightline.data.record import Entry, Loaded, Reader, Reject
@@ -23,6 +23,7 @@ from sightline.structures import Annotation
 from sightline.workspace import check_name
 
 ROW_GROUP_BYTES = 4 << 20
+_LONGEST_PAGE_HEADER = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class ShardResult:
     Attributes:
         digests: 32 bytes a row, over the image's bytes and all that is known of it.
         offsets: Where each image's bytes begin within the file.
+        boxes_per_class: By split; for classification, the images themselves.
     """
 
     file: str
@@ -56,7 +58,8 @@ class ShardResult:
     offsets: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
-    labels: list[NDArray[np.int32]] = field(default_factory=list)
+    boxes_per_class: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    images_per_class: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     rejects: list[Reject] = field(default_factory=list)
 
     @property
@@ -70,6 +73,7 @@ class _Row:
     image_id: str
     entry: Entry
     loaded: Loaded
+    content: bytes
     header: ImageHeader
     split: str
     annotation: Annotation
@@ -121,16 +125,17 @@ def find_offsets(path: Path, lengths: list[int], beginnings: list[bytes]) -> lis
     if not lengths:
         return []
     metadata = pq.ParquetFile(path).metadata
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        offsets: list[int] = []
+    offsets: list[int] = []
+    with open(path, "rb", buffering=0) as file:
         for group in range(metadata.num_row_groups):
             position = metadata.row_group(group).column(ROWS.get_field_index("image")).data_page_offset
             for _ in range(metadata.row_group(group).num_rows):
                 length, beginning = lengths[len(offsets)], beginnings[len(offsets)]
-                position = view.find(struct.pack("<I", length) + beginning, position) + 4
-                assert position >= 4, f"image {len(offsets)} is not stored plainly in {path}"
-                offsets.append(position)
-                position += length
+                near = os.pread(file.fileno(), _LONGEST_PAGE_HEADER + len(beginning), position)
+                found = near.find(struct.pack("<I", length) + beginning)
+                assert found >= 0, f"image {len(offsets)} is not stored plainly in {path}"
+                offsets.append(position + found + 4)
+                position = offsets[-1] + length
     return offsets
 
 
@@ -155,12 +160,13 @@ def _check(reader: Reader, entry: Entry, options: ShardOptions, rejects: list[Re
     header = check(loaded.image, max_pixels=options.max_pixels)
     annotation, problems = judge_boxes(entry.name, loaded, header)
     rejects.extend(problems)
+    content = hashlib.sha256(loaded.image).digest()
     split = entry.split if options.keep_splits else None
     if split is not None:
         _check_split(split)
     else:
-        split = options.splitter.assign(hashlib.sha256(loaded.image).digest(), _classes_of(loaded))
-    return _Row(image_id_of(entry.name), entry, loaded, header, split, annotation)
+        split = options.splitter.assign(content, _classes_of(loaded))
+    return _Row(image_id_of(entry.name), entry, loaded, content, header, split, annotation)
 
 
 def _check_split(split: str) -> None:
@@ -215,7 +221,9 @@ def _note(group: list[_Row], result: ShardResult) -> None:
         result.splits.append(row.split)
         result.digests += _digest(row)
         label = row.annotation.label
-        result.labels.append(row.annotation.labels if label is None else np.array([label], np.int32))
+        labels = row.annotation.labels.tolist() if label is None else [label]
+        result.boxes_per_class[row.split].update(labels)
+        result.images_per_class[row.split].update(set(labels))
 
 
 def _digest(row: _Row) -> bytes:
@@ -224,7 +232,7 @@ def _digest(row: _Row) -> bytes:
     for part in (row.annotation.boxes, row.annotation.labels, row.annotation.ignore):
         digest.update(struct.pack("<Q", part.nbytes))
         digest.update(part.tobytes())
-    digest.update(row.loaded.image)
+    digest.update(row.content)
     return digest.digest()
 
 

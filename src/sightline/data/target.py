@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class DatasetTarget:
         self._replace = replace
         self._directory = Path()
         self._waiting: list[str] | None = None
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="sightline-sync")
+        self._syncing: list[Future[None]] = []
 
     @contextmanager
     def open(self) -> Iterator[Path]:
@@ -51,7 +54,9 @@ class DatasetTarget:
             path.unlink()
         elif self._waiting is not None:
             self._waiting.append(file)
-        elif not self.folder.is_local:
+        elif self.folder.is_local:
+            self._syncing.append(self._disk.submit(_sync, path))  # While the workers go on with the next shards.
+        else:
             self._upload(file)
 
     def _upload(self, file: str) -> None:
@@ -75,9 +80,12 @@ class DatasetTarget:
         self._directory.mkdir()
         try:
             yield self._directory
+            for done in self._syncing:
+                done.result()
             _sync(self._directory)
             self._swap_in(final)
         finally:
+            self._disk.shutdown(cancel_futures=True)
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _swap_in(self, final: Path) -> None:
@@ -129,10 +137,9 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _sync(directory: Path) -> None:
-    for path in [*directory.iterdir(), directory]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -205,6 +205,21 @@ def test_index_of_another_dataset(dataset, source, ingest):
         read_all(dataset.location)
 
 
+def test_index_of_fewer_images(dataset, source, ingest):
+    (source / "39.png").unlink()
+    other = ingest(source, split="train=0.5,val=0.3,test=0.2")
+    shutil.copy(Path(other.location) / "index.arrow", dataset.location)
+    with pytest.raises(DamagedError, match=r"index\.arrow is not that of this dataset"):
+        Dataset.open(dataset.location)[0]
+
+
+def test_streaming_a_shard_with_other_rows(dataset):
+    location = Path(dataset.location)
+    shutil.copy(location / "shard-00003.parquet", location / "shard-00000.parquet")
+    with pytest.raises(DamagedError, match="7 rows instead of 11"):
+        list(Dataset.open(location).read_shard(0))
+
+
 def test_every_flipped_byte_is_noticed_or_harmless(dataset):
     """A flip is either named, or what is read is what was written; streaming checks images too, by page checksums."""
     good = [(s.image_id, bytes(s.image), s.annotation.boxes.tobytes(), s.split, s.width) for s in dataset]

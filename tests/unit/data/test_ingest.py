@@ -22,12 +22,14 @@ from builders import (
     rejects_of,
     run_python,
     samples,
+    voc_xml,
     write_tree,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sightline
+from sightline.config import Config, IngestConfig
 from sightline.data import ingest as ingest_module
 from sightline.data import shard as shard_module
 from sightline.data.ingest import cut_into_shards
@@ -78,6 +80,15 @@ def test_content_hash_changes_with_the_content(change, tmp_path, ingest):
     before = ingest(source).info.content_hash
     change(source)
     assert ingest(source).info.content_hash != before
+
+
+def test_content_hash_changes_with_every_column_of_the_annotation(tmp_path, ingest):
+    base = ("a", 1, 2, 11, 12, 0)
+    found = set()
+    for number, row in enumerate((base, ("a", 1, 2, 11, 13, 0), ("a", 1, 2, 11, 12, 1), ("b", 1, 2, 11, 12, 0))):
+        files = {"1.png": png(), "1.xml": voc_xml([row])}
+        found.add(ingest(write_tree(tmp_path / str(number), files), classes=("a", "b")).info.content_hash)
+    assert len(found) == 4
 
 
 @settings(max_examples=50, deadline=None)
@@ -394,6 +405,8 @@ def test_credentials_are_written_nowhere(tmp_path, ingest):
     for url in ("memory://KEY:SECRET@x/y", "s3://KEY:SECRET@nowhere/x?endpoint_override=127.0.0.1:1&scheme=http"):
         _, error = attempt(ingest, tmp_path / "s", images=url)
         assert "SECRET" not in str(error)
+    config = Config(ingest=IngestConfig(images="s3://KEY:SECRET@bucket/x?token=SECRET"))
+    assert ingest_module._written_config(config)["ingest"]["images"] == "s3://bucket/x"
     with pytest.raises(StorageError) as caught:
         Folder.open("ftp://me:SECRET@host/x")
     assert "SECRET" not in str(caught.value)
