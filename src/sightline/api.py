@@ -7,8 +7,9 @@ from typing import Any, Literal
 from sightline.config import Config, ExportFormatName, load_config
 from sightline.data.dataset import Dataset
 from sightline.data.ingest import Progress, Source, check_settings, write_dataset
+from sightline.data.location import without_secrets
 from sightline.data.schema import MANIFEST, DatasetInfo, read_manifest
-from sightline.data.storage import Folder, without_secrets
+from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.report.inspection import Inspection
 from sightline.workspace import Workspace
@@ -39,7 +40,7 @@ def ingest(
     >>> import sightline
     >>> info = sightline.ingest("VOC2007", to="voc", split="train=0.9,val=0.1")  # doctest: +SKIP
     """
-    from sightline.data.formats import open_reader
+    from sightline.data.formats.factory import open_reader
 
     config = _with_settings(config, "ingest", settings)
     target = DatasetTarget(Workspace.find(workspace).dataset_location(to), replace=replace)

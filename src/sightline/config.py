@@ -24,7 +24,7 @@ class Section(BaseModel):
 class DecodeConfig(Section):
     """How images are read."""
 
-    max_pixels: int = Field(100_000_000, gt=0)
+    max_pixels: int = Field(89_000_000, gt=0)
     """Images with more pixels than this are refused from their header, before any memory is taken."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sightline.data.dataset import Dataset
-from sightline.data.formats import make_writer
+from sightline.data.formats.factory import make_writer
 from sightline.data.formats.writing import ExportDirectory
 from sightline.errors import ConfigError
 

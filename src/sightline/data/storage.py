@@ -10,8 +10,7 @@ from typing import Any
 from pyarrow import fs as pafs
 
 from sightline.data import disk
-from sightline.data.location import BUCKET_SCHEMES, leads_out, open_bucket
-from sightline.data.location import without_secrets as without_secrets
+from sightline.data.location import BUCKET_SCHEMES, leads_out, open_bucket, without_secrets
 from sightline.errors import ImageError, NotFoundError, StorageError
 
 

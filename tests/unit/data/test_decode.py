@@ -427,3 +427,20 @@ def test_encode_jpeg_round_trip(shape):
     decoded = decode(encode_jpeg(pixels, quality=95))
     assert decoded.shape == (*shape[:2], 3)
     assert np.abs(decoded.astype(int) - 100).max() <= 2
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("orientation", [None, 1, 6])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_short_way_to_a_jpeg_header_says_what_pillow_says(
+    mode: str, orientation: int | None, progressive: bool
+) -> None:
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    stream = io.BytesIO()
+    options = {"exif": exif} if orientation else {}
+    Image.new(mode, (37, 21)).save(stream, "JPEG", progressive=progressive, **options)
+    header = read_header(stream.getvalue())
+    assert header == check_image(stream.getvalue())
+    assert (header.width, header.height) == ((21, 37) if orientation == 6 else (37, 21))

@@ -3,14 +3,16 @@
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from sightline.data.storage import Folder
 from sightline.errors import FormatError, MissingExtraError, StorageError
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".csv", ".jsonl", ".ndjson")
 _BATCH_ROWS = 64
@@ -70,15 +72,18 @@ class FileTable:
         with pq.ParquetFile(path, filesystem=self._folder.filesystem, buffer_size=1 << 20) as parquet:
             yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns)
 
-    def _dataset(self, file: str, file_format: ds.FileFormat) -> ds.Dataset:
+    def _dataset(self, file: str, file_format: "ds.FileFormat") -> "ds.Dataset":
+        import pyarrow.dataset as ds  # Slow to import: it brings pandas along where that is installed.
+
         return ds.dataset(self._folder.full_path(file), filesystem=self._folder.filesystem, format=file_format)
 
 
-def _names(dataset: ds.Dataset) -> list[str]:
+def _names(dataset: "ds.Dataset") -> list[str]:
     return list(dataset.schema.names)
 
 
-def _file_format(kind: str) -> ds.FileFormat:
+def _file_format(kind: str) -> "ds.FileFormat":
+    import pyarrow.dataset as ds  # Slow to import: it brings pandas along where that is installed.
     from pyarrow import json
 
     match kind:
@@ -92,8 +97,9 @@ def _file_format(kind: str) -> ds.FileFormat:
             return ds.JsonFileFormat(read_options=json.ReadOptions(block_size=_LONGEST_LINE_BYTES))
 
 
-def _csv_format(columns: list[str]) -> ds.FileFormat:
+def _csv_format(columns: list[str]) -> "ds.FileFormat":
     """These columns as text: a guessed type would turn "007" into 7, "NA" into nothing, and fail where it changes."""
+    import pyarrow.dataset as ds  # Slow to import: it brings pandas along where that is installed.
     from pyarrow import csv
 
     return ds.CsvFileFormat(

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sightline
-from sightline.data.formats import make_writer
+from sightline.data.formats.factory import make_writer
 from sightline.data.formats.writing import ExportDirectory
 from sightline.errors import ConfigError, DamagedError, ExistsError
 from sightline.structures import Annotation, Sample
