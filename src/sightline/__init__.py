@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from sightline.api import export_dataset, ingest, inspect, list_datasets, open_dataset, synth
+    from sightline.api import evaluate, export_dataset, ingest, inspect, list_datasets, open_dataset, synth, train
     from sightline.data.dataset import Dataset
     from sightline.errors import SightlineError
     from sightline.structures import Sample
@@ -22,12 +22,14 @@ _HOMES = {
     "Dataset": "sightline.data.dataset",
     "Sample": "sightline.structures",
     "SightlineError": "sightline.errors",
+    "evaluate": "sightline.api",
     "export_dataset": "sightline.api",
     "ingest": "sightline.api",
     "inspect": "sightline.api",
     "list_datasets": "sightline.api",
     "open_dataset": "sightline.api",
     "synth": "sightline.api",
+    "train": "sightline.api",
 }
 
 __all__ = [
@@ -35,12 +37,14 @@ __all__ = [
     "Sample",
     "SightlineError",
     "__version__",
+    "evaluate",
     "export_dataset",
     "ingest",
     "inspect",
     "list_datasets",
     "open_dataset",
     "synth",
+    "train",
 ]
 
 

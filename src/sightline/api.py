@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.config import Config, ExportFormatName, load_config
 from sightline.data.dataset import Dataset
@@ -11,8 +11,15 @@ from sightline.data.location import without_secrets
 from sightline.data.schema import MANIFEST, DatasetInfo, read_manifest
 from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
+from sightline.errors import ConfigError
 from sightline.report.inspection import Inspection
 from sightline.workspace import Workspace
+
+if TYPE_CHECKING:
+    from sightline.metrics.classification import ClassificationResult
+    from sightline.metrics.result import DetectionResult
+    from sightline.train.loop import OnStep
+    from sightline.train.run import RunResult
 
 
 def ingest(
@@ -133,6 +140,72 @@ def inspect(
     if html:
         write_inspection_page(dataset, inspection, Path(html))
     return inspection
+
+
+def train(
+    dataset: str | Path,
+    *,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    fresh: bool = False,
+    on_step: "OnStep | None" = None,
+    on_scores: Callable[[int, dict[str, float]], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    **settings: Any,
+) -> "RunResult":
+    """Train a model on a dataset, or go on with the unfinished run of the same settings.
+
+    Args:
+        fresh: Start anew, even if there is such a run.
+        on_step: Told of every step.
+        on_scores: Told the epoch and the scores of every evaluation.
+        should_stop: Asked after every step; the run saves itself and raises `Stopped`.
+        settings: Any of the settings of `train`, such as model="ssdlite" or epochs=10.
+
+    >>> import sightline
+    >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
+    """
+    from sightline.train.run import Watcher, run_name, train_run
+
+    config = _with_settings(config, "train", settings)
+    opened = open_dataset(dataset, workspace=workspace)
+    given = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop}
+    watcher = Watcher(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    directory = Workspace.find(workspace).runs / run_name(opened, config)
+    return train_run(opened, config, directory, watcher=watcher, fresh=fresh)
+
+
+def evaluate(
+    model: str | Path,
+    dataset: str | Path,
+    *,
+    split: str = "test",
+    iou: float | None = None,
+    workspace: str | Path | None = None,
+    progress: Any = None,
+) -> "DetectionResult | ClassificationResult":
+    """Score a model on a split of a dataset.
+
+    Args:
+        model: The name of a run, or the path of a model.
+        iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
+
+    >>> import sightline
+    >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
+    """
+    from sightline.train.evaluate import evaluate as score
+    from sightline.train.evaluate import make_metric
+    from sightline.train.model_files import load_model
+
+    loaded, info = load_model(Workspace.find(workspace).model_location(str(model)))
+    opened = open_dataset(dataset, workspace=workspace)
+    if list(opened.classes) != info.classes:
+        raise ConfigError(
+            f"the model finds {', '.join(info.classes[:6])}; dataset {opened.info.name!r} has "
+            f"{', '.join(opened.classes[:6])}: ingest it with --classes in the model's order"
+        )
+    loader = Config().loader
+    return score(loaded, opened.select(split), make_metric(loaded, opened, iou=iou), loader=loader, progress=progress)
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

@@ -102,6 +102,47 @@ class AugmentConfig(Section):
         return any(value for name, value in self if name not in ("crop_min", "min_visible"))
 
 
+class TrainConfig(Section):
+    """How a model is trained."""
+
+    model: str = "nano"
+    """Which model: nano, ssdlite, fasterrcnn-mobilenet, …; resnet18, resnet50 or mobilenet to classify."""
+    size: int | None = Field(None, ge=32)
+    """Side of the square that images are fitted into; default: the model's usual one."""
+    epochs: int = Field(20, gt=0)
+    """How often every image is seen."""
+    batch: int = Field(4, gt=0)
+    """Images in one step, over all workers."""
+    lr: float = Field(0.002, gt=0)
+    """Highest learning rate."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Which optimizer."""
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    warmup_steps: int = Field(100, ge=0)
+    """Steps in which the learning rate rises; at most a tenth of the run."""
+    weight_decay: float = Field(0.05, ge=0)
+    """Pull of weights towards zero; norms and biases are left out."""
+    clip: float = Field(10.0, ge=0)
+    """Longest gradient; 0 for no limit."""
+    ema: float = Field(0.998, ge=0, lt=1)
+    """Decay of the moving average of weights, which is what is scored and kept; 0 for none."""
+    patience: int = Field(0, ge=0)
+    """Stop after so many epochs without a better score; 0 never does."""
+    evaluate_every: int = Field(1, gt=0)
+    """Epochs between evaluations; the last one is always scored."""
+    freeze: tuple[str, ...] = ()
+    """Parameters whose names begin with one of these are not trained."""
+    batchnorm: Literal["sync", "local", "frozen"] = "sync"
+    """Whether BatchNorm uses the whole batch, each worker's share of it, or keeps its statistics."""
+    seed: int = Field(0, ge=0)
+    """Equal seeds give equal runs."""
+    threads: int = Field(0, ge=0)
+    """Threads of torch; 0 means one for each core."""
+    checkpoint_every_s: float = Field(60.0, gt=0)
+    """Seconds between checkpoints within an epoch."""
+
+
 class Config(Section):
     """All settings."""
 
@@ -109,6 +150,7 @@ class Config(Section):
     ingest: IngestConfig = IngestConfig()
     loader: LoaderConfig = LoaderConfig()
     augment: AugmentConfig = AugmentConfig()
+    train: TrainConfig = TrainConfig()
 
 
 def load_config(

@@ -9,6 +9,7 @@ SightlineError
 ├── MissingExtraError      an optional package is not installed
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
+├── TrainingError          a run that cannot go on: a loss that is not finite
 └── ImageError             one image or one annotation that cannot be used; becomes a row in `rejects`
 
 Each message says what was wrong, with the value, and what to do next.
@@ -47,6 +48,10 @@ class StorageError(SightlineError):
 
 class DamagedError(SightlineError):
     """Stored bytes differ from what was written."""
+
+
+class TrainingError(SightlineError):
+    """A run that cannot go on."""
 
 
 class TooManyRejectedError(SightlineError):

@@ -26,6 +26,16 @@ class Workspace:
         """The directory of datasets."""
         return self.root / "datasets"
 
+    @property
+    def runs(self) -> Path:
+        """The directory of training runs."""
+        return self.root / "runs"
+
+    def model_location(self, reference: str) -> Path:
+        """Where a model lies: a name means a run of the workspace; a path means itself, or the run's in it."""
+        place = Path(reference) if is_location(reference) else self.runs / check_name(reference)
+        return place / "model" if (place / "model").is_dir() else place
+
     def dataset_location(self, reference: str) -> str:
         """Where a dataset lies: a name means a directory of the workspace; a path or URL means itself."""
         if is_location(reference):

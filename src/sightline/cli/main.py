@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli import data
+from sightline.cli import data, train
 from sightline.cli.session import telling_errors
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 data.add_commands(app)
+train.add_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -95,6 +95,12 @@ class Dataset:
         shard = int(self._index.shard[row])
         return self._shards.columns(shard).annotation(row - int(self._shards.starts[shard]))
 
+    def size(self, index: int) -> tuple[int, int]:
+        """Width and height of an image, without touching its bytes."""
+        row = self._row(index)
+        shard = int(self._index.shard[row])
+        return self._shards.columns(shard).size(row - int(self._shards.starts[shard]))
+
     def rejects(self) -> pa.Table:
         """What ingest could not use, with reasons: file_name, stage, reason, detail, action."""
         with _damage_named(self._folder, REJECTS), self._folder.open_file(REJECTS) as file:
@@ -248,6 +254,9 @@ class _Columns:
     def annotation(self, position: int) -> Annotation:
         part = slice(self._ends[position], self._ends[position + 1])
         return Annotation(self._boxes[part], self._labels[part], self._ignore[part], self._label[position])
+
+    def size(self, position: int) -> tuple[int, int]:
+        return self._widths[position], self._heights[position]
 
     def sample(self, position: int, image: memoryview) -> Sample:
         return Sample(

@@ -1,0 +1,168 @@
+"""Commands about models: train, evaluate."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, WorkspaceOption
+
+if TYPE_CHECKING:
+    from sightline.train.loop import Progress
+    from sightline.train.run import RunResult
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("train")(train)
+    app.command("evaluate")(evaluate)
+
+
+def train(
+    dataset: Annotated[str, typer.Argument(help="Name of a dataset, or a path or URL to one.", show_default=False)],
+    model: Annotated[str | None, typer.Option(help="Which model.", show_default="nano")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How often every image is seen.", show_default=False)] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in one step.", show_default=False)] = None,
+    size: Annotated[int | None, typer.Option(help="Side that images are fitted into.", show_default=False)] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Equal seeds give equal runs.", show_default="0")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if this run is unfinished.")] = False,
+    workspace: WorkspaceOption = None,
+    config: ConfigFile = None,
+    sets: Sets = [],  # noqa: B006
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model; the same command again goes on with an unfinished run."""
+    from dataclasses import asdict
+
+    from sightline import api
+    from sightline.train.loop import Stopped
+
+    session = Session(workspace, json, debug, config, sets)
+    flags: dict[str, Any] = {"model": model, "epochs": epochs, "batch": batch, "size": size, "lr": lr, "seed": seed}
+    settings = session.config(train=flags)
+    with _asked_to_stop() as asked, _TrainingLine(session, settings.train.epochs) as line:
+        try:
+            result = api.train(
+                dataset,
+                workspace=workspace,
+                config=settings,
+                fresh=fresh,
+                on_step=line.on_step,
+                on_scores=line.on_scores,
+                should_stop=lambda: bool(asked()),
+            )
+        except Stopped:
+            session.say("stopped; the checkpoint is saved, and the same command goes on from here")
+            raise SystemExit(128 + asked()) from None
+    session.finish(asdict(result), lambda: _show_run(session, result))
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Name of a run, or the path of a model.", show_default=False)],
+    dataset: Annotated[str, typer.Argument(help="Name of a dataset, or a path or URL to one.", show_default=False)],
+    split: Annotated[str, typer.Option(help="Which images.")] = "test",
+    iou: Annotated[
+        float | None, typer.Option(help="One overlap for mAP and F1 (DeepPCB: 0.33).", show_default="COCO's ten")
+    ] = None,
+    workspace: WorkspaceOption = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score a model on a dataset."""
+    import json as json_module
+
+    from sightline import api
+
+    session = Session(workspace, json, debug)
+    with session.progress("evaluating") as progress:
+        result = api.evaluate(model, dataset, split=split, iou=iou, workspace=workspace, progress=progress)
+    session.finish(json_module.loads(result.to_json()), lambda: _show_scores(session, result))
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], int]]:
+    """SIGTERM and Ctrl-C ask the run to save itself; gives the number of the signal that came, or 0."""
+    came = [0]
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in kept:
+        signal.signal(number, lambda number, _frame: came.__setitem__(0, number))
+    try:
+        yield lambda: came[0]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+class _TrainingLine:
+    """One live line: epoch, images/s, loss, time left; and a line for every evaluation."""
+
+    def __init__(self, session: Session, epochs: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._session, self._epochs = session, epochs
+        console = session.console
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("training", total=None, note="")
+        self._images, self._started = 0, 0.0
+
+    def __enter__(self) -> "_TrainingLine":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def on_step(self, progress: "Progress", num_steps: int, losses: dict[str, float], images: int) -> None:
+        """Move the line."""
+        now = time.monotonic()
+        self._started = self._started or now
+        self._images += images
+        rate = self._images / max(now - self._started, 1e-9) if now > self._started else 0.0
+        left = (num_steps - progress.step) * images / rate if rate else 0.0
+        note = f"loss {losses['loss']:.3f}  {rate:.1f} images/s  {left / 60:.1f} min left"
+        description = f"epoch {min(progress.epoch + 1, self._epochs)}/{self._epochs}"
+        self._bar.update(self._task, completed=progress.step, total=num_steps, note=note, description=description)
+
+    def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
+        """Say what an evaluation gave."""
+        figures = "  ".join(f"{name} {value:.3f}" for name, value in scores.items() if name != "score")
+        self._session.say(f"epoch {epoch:>3}: {figures}")
+
+
+def _show_run(session: Session, result: "RunResult") -> None:
+    if result.resumed_at_step:
+        session.say(f"went on from step {result.resumed_at_step:,}")
+    seconds = ", ".join(f"{name} {value:.0f} s" for name, value in result.seconds.items())
+    session.say(f"best score {result.best_score:.3f} in epoch {result.best_epoch} of {result.epochs}; {seconds}")
+    session.say(f"score it with: sightline evaluate {result.name} DATASET --split test")
+
+
+def _show_scores(session: Session, result: Any) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    detects = hasattr(result, "map50")
+    names = ("map", "map50", "map75") if detects else ("accuracy", "macro_f1")
+    session.say(
+        "  ".join(f"{name} {getattr(result, name):.3f}" for name in names) + f"  ({result.num_images:,} images)"
+    )
+    table = Table(box=None)
+    for column in ("class", *(("AP", "AP50") if detects else ()), "precision", "recall", "F1"):
+        table.add_column(column, justify="left" if column == "class" else "right")
+    for row in result.per_class:
+        figures = (*((row.ap, row.ap50) if detects else ()), row.rates.precision, row.rates.recall, row.rates.f1)
+        table.add_row(escape(row.name), *(f"{figure:.3f}" for figure in figures))
+    session.console.print(table)
+    if detects:
+        session.say(f"precision, recall and F1 at score {result.score:.3f}, IoU {result.iou:g}")

@@ -1,0 +1,1 @@
+"""Model families behind one protocol, and the factory that names them."""

@@ -1,0 +1,48 @@
+"""Image classifiers: torchvision's networks with a head for the classes at hand."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sightline.models.detector import Detector, Found, LossTerm, Pixels, Target, zero_loss
+from sightline.models.letterbox import Letterbox
+from sightline.models.normalise import Normalise
+from sightline.structures import Annotation
+
+
+class Classifier(Detector):
+    """Gives every image one label; as a detection it is a box around the whole image."""
+
+    def __init__(self, network: nn.Module, *, size: int) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+        self.normalise = Normalise()
+
+    def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
+        """Fit into a square of the model's size."""
+        return Letterbox(self.size)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Scores of every class, B x classes, before softmax."""
+        return self.network(self.normalise(images))  # type: ignore[no-any-return]
+
+    def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
+        """Cross entropy over the images."""
+        if len(images) == 0:
+            nothing = zero_loss(self)
+            return [LossTerm("classification", nothing, nothing.detach())]
+        labels = torch.tensor([target.label for target in targets], device=images.device)
+        total = functional.cross_entropy(self.logits(images), labels, reduction="sum")
+        return [LossTerm("classification", total, torch.tensor(float(len(labels)), device=images.device))]
+
+    def detect(self, images: Tensor) -> list[Found]:
+        """Every class with its probability, best first, in a box around the image."""
+        if len(images) == 0:
+            return []
+        scores, labels = self.logits(images).softmax(1).sort(1, descending=True)
+        height, width = images.shape[-2:]
+        box = torch.tensor([[0.0, 0.0, width, height]], device=images.device).expand(scores.shape[1], 4)
+        return [Found(box, found, label) for found, label in zip(scores, labels, strict=True)]

@@ -1,0 +1,1 @@
+"""Training: a plain loop, checkpoints that are complete or absent, and what spreads it over workers."""

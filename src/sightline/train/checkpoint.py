@@ -1,0 +1,173 @@
+"""Checkpoints: a directory that is complete or absent, checked by its manifest, without pickle.
+
+step-00000120/
+weights.safetensors     the model
+ema.safetensors         its moving average, if there is one
+optimizer.pt            tensors and numbers only, read with weights_only
+progress.json           epoch, position, step, best score, history
+manifest.json           size and SHA-256 of each file; written last
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sightline.errors import DamagedError, StorageError
+
+MANIFEST = "manifest.json"
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped."""
+
+    weights: Weights
+    ema: Weights | None
+    optimizer: dict[str, Any]
+    progress: dict[str, Any]
+
+
+class CheckpointDirectory:
+    """The checkpoints of one run."""
+
+    def __init__(self, path: Path, *, keep: int = 2) -> None:
+        self.path = path
+        self._keep = keep
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint; when this returns it survives a crash of the machine.
+
+        Raises:
+            ValueError: The weights are not finite; nothing is written.
+            StorageError: The disk refused; earlier checkpoints are untouched.
+        """
+        refuse_not_finite(checkpoint.weights)
+        final = self.path / f"step-{checkpoint.progress['step']:08d}"
+        partial = self.path / f".{final.name}.{os.getpid()}.tmp"
+        try:
+            self._remove_partial()
+            partial.mkdir(parents=True)
+            _write_files(partial, checkpoint)
+            if final.exists():
+                shutil.rmtree(final)
+            partial.rename(final)
+            _sync(self.path)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise StorageError(f"cannot save a checkpoint in {str(self.path)!r}: {error}") from error
+        self._remove_old()
+        return final
+
+    def load_latest(self) -> Checkpoint | None:
+        """The newest checkpoint that verifies; None if there is none."""
+        for place in self._newest_first():
+            try:
+                return load_checkpoint(place)
+            except DamagedError:
+                continue  # Torn by a crash of the disk: the one before it is whole.
+        return None
+
+    def _newest_first(self) -> Iterator[Path]:
+        yield from sorted(self.path.glob("step-*"), reverse=True)
+
+    def _remove_old(self) -> None:
+        for place in list(self._newest_first())[self._keep :]:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _remove_partial(self) -> None:
+        for place in self.path.glob(".step-*.tmp"):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def load_checkpoint(place: Path) -> Checkpoint:
+    """Read a checkpoint whose every file is as it was written.
+
+    Raises:
+        DamagedError: A file is missing, torn or changed.
+    """
+    verify_manifest(place)
+    ema = place / "ema.safetensors"
+    return Checkpoint(
+        weights=load_file(place / "weights.safetensors"),
+        ema=load_file(ema) if ema.exists() else None,
+        optimizer=_load_tensors(place / "optimizer.pt"),
+        progress=json.loads((place / "progress.json").read_text("utf-8")),
+    )
+
+
+def _load_tensors(file: Path) -> dict[str, Any]:
+    """Tensors and numbers; anything else in the file is refused, not run."""
+    try:
+        return torch.load(file, weights_only=True)  # type: ignore[no-any-return]
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise DamagedError(f"{str(file)!r} holds more than tensors and numbers: {str(error)[:200]}") from None
+
+
+def refuse_not_finite(weights: Weights) -> None:
+    """Raise for weights that must never be saved."""
+    bad = [name for name, tensor in weights.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if bad:
+        raise ValueError(f"weights are not finite: {', '.join(bad[:3])}")
+
+
+def write_manifest(directory: Path) -> None:
+    """Note size and hash of every file, after syncing each to the disk."""
+    files = {}
+    for file in sorted(directory.iterdir()):
+        _sync(file)
+        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+    manifest = directory / MANIFEST
+    manifest.write_text(json.dumps({"files": files}, indent=1), "utf-8")
+    _sync(manifest)
+    _sync(directory)
+
+
+def verify_manifest(directory: Path) -> None:
+    """Raise unless every file is as the manifest says."""
+    try:
+        files = json.loads((directory / MANIFEST).read_text("utf-8"))["files"]
+        for name, noted in files.items():
+            file = directory / name
+            if file.stat().st_size != noted["bytes"] or _sha256(file) != noted["sha256"]:
+                raise DamagedError(f"{str(file)!r} is not as it was written")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{str(directory)!r} is not complete: {error}") from None
+
+
+def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
+    save_file(_plain(checkpoint.weights), directory / "weights.safetensors")
+    if checkpoint.ema is not None:
+        save_file(_plain(checkpoint.ema), directory / "ema.safetensors")
+    torch.save(checkpoint.optimizer, directory / "optimizer.pt")
+    (directory / "progress.json").write_text(json.dumps(checkpoint.progress), "utf-8")
+    write_manifest(directory)
+
+
+def _plain(weights: Weights) -> Weights:
+    """Contiguous copies on the CPU, as safetensors wants them."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,57 @@
+"""What a worker knows of the others: its rank, their number, and how to add things up."""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Collective(Protocol):
+    """The other workers, as a worker sees them. Every rank makes every call, in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        ...
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """The sum of the tensor over all workers, in place."""
+        ...
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Rank 0's tensor, in place."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every worker's value, by rank, on every worker."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every worker is here."""
+        ...
+
+
+class Alone:
+    """The one worker of a run in a single process."""
+
+    rank = 0
+    size = 1
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """This worker's value."""
+        return [value]
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""

@@ -1,0 +1,88 @@
+"""A model scored on a split of a dataset; workers share the images, and their results are merged exactly."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from sightline.config import LoaderConfig
+from sightline.data.dataset import Dataset
+from sightline.data.loader import Batch, Loader
+from sightline.metrics.classification import ClassificationMetric, ClassificationResult
+from sightline.metrics.columns import Detections
+from sightline.metrics.detection import DetectionMetric
+from sightline.metrics.result import DetectionResult
+from sightline.models.classifier import Classifier
+from sightline.models.detector import Detector, Found
+from sightline.models.letterbox import Letterbox, boxes_to_original
+from sightline.train.collective import Alone, Collective
+from sightline.train.step import to_device
+
+Progress = Callable[[int, int], None]
+
+
+def make_metric(
+    model: Detector, dataset: Dataset, *, iou: float | None = None
+) -> DetectionMetric | ClassificationMetric:
+    """The metric that fits a model: COCO's, at one overlap if asked, or accuracy."""
+    if isinstance(model, Classifier):
+        return ClassificationMetric(dataset.classes)
+    if iou is None:
+        return DetectionMetric(dataset.classes)
+    return DetectionMetric(dataset.classes, iou_thresholds=(iou,), operating_iou=iou)
+
+
+def evaluate(
+    model: Detector,
+    dataset: Dataset,
+    metric: DetectionMetric | ClassificationMetric,
+    *,
+    loader: LoaderConfig,
+    collective: Collective | None = None,
+    progress: Progress | None = None,
+) -> DetectionResult | ClassificationResult:
+    """Feed a new metric with what the model finds, and compute it over all workers."""
+    collective = collective or Alone()
+    done = 0
+    for batch, found in _found(model, dataset, loader, collective):
+        for position, one in zip(batch.positions.tolist(), found, strict=True):
+            _update(metric, model, dataset, position, one)
+        done += len(batch)
+        if progress:
+            progress(done, len(dataset))
+    others = [state for rank, state in enumerate(collective.gather(metric.state())) if rank != collective.rank]
+    metric.merge(others)
+    return metric.compute()
+
+
+def _found(
+    model: Detector, dataset: Dataset, config: LoaderConfig, collective: Collective
+) -> Iterator[tuple[Batch, list[Found]]]:
+    parameter = next(model.parameters())
+    loader = Loader(dataset, config, shuffle=False, transform=model.preprocess())
+    model.eval()
+    for batch in loader.batches(epoch=0, rank=collective.rank, world_size=collective.size):
+        with torch.inference_mode():
+            work = to_device(batch, device=parameter.device, seed=0, dtype=parameter.dtype)
+            yield batch, model.detect(work.images)
+
+
+def _update(
+    metric: DetectionMetric | ClassificationMetric, model: Detector, dataset: Dataset, position: int, found: Found
+) -> None:
+    truth = dataset.annotation(position)
+    if isinstance(metric, ClassificationMetric):
+        scores = torch.zeros(len(metric.classes)).index_copy(0, found.labels.cpu(), found.scores.cpu().float())
+        assert truth.label is not None, "classifiers are scored on classification datasets"
+        metric.update(position, truth.label, scores.numpy())
+    else:
+        metric.update(position, truth, _in_original(found, model, dataset, position))
+
+
+def _in_original(found: Found, model: Detector, dataset: Dataset, position: int) -> Detections:
+    """Detections in pixels of the image as it is stored."""
+    letterbox = model.preprocess()
+    assert isinstance(letterbox, Letterbox)
+    width, height = dataset.size(position)
+    boxes = boxes_to_original(found.boxes.cpu().numpy().astype(np.float32), letterbox, width=width, height=height)
+    return Detections(boxes, found.scores.cpu().numpy(), found.labels.cpu().numpy())

@@ -1,0 +1,198 @@
+"""The training loop: plain PyTorch, one worker's view of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from sightline.config import TrainConfig
+from sightline.data.loader import Batch, Loader
+from sightline.errors import TrainingError
+from sightline.models.detector import Detector
+from sightline.train.checkpoint import Checkpoint, CheckpointDirectory
+from sightline.train.collective import Collective
+from sightline.train.ema import MovingAverage
+from sightline.train.optimizer import freeze, freeze_batchnorm, make_optimizer
+from sightline.train.schedule import learning_rate
+from sightline.train.step import backward, to_device
+
+
+@dataclass
+class Progress:
+    """Where a run stands; what a checkpoint says in JSON."""
+
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+    best_score: float = -1.0
+    best_epoch: int = 0
+    finished: bool = False
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+OnStep = Callable[[Progress, int, dict[str, float], int], None]
+"""Told the progress, the number of steps of the whole run, the loss and its terms, and the images of the step."""
+
+
+class Stopped(Exception):
+    """Somebody asked the run to end; its checkpoint is saved."""
+
+
+@dataclass
+class Trainer:
+    """One worker of a run.
+
+    Attributes:
+        evaluate: Scores the model, or its moving average, at the end of an epoch; higher `score` is better.
+        on_step: Told of every step.
+        on_scores: Told the epoch and the scores of every evaluation.
+        should_stop: Asked after every step.
+    """
+
+    model: Detector
+    loader: Loader
+    config: TrainConfig
+    collective: Collective
+    checkpoints: CheckpointDirectory
+    evaluate: Callable[[Detector], dict[str, float]]
+    on_step: OnStep = lambda progress, num_steps, losses, images: None
+    on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
+    should_stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self.progress = Progress()
+        freeze(self.model, self.config.freeze)
+        self.optimizer = make_optimizer(self.model, self.config)
+        self.ema = MovingAverage(self.model, decay=self.config.ema) if self.config.ema else None
+        self.seconds = {"data": 0.0, "step": 0.0, "evaluation": 0.0, "checkpoint": 0.0}
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.loader.sampler.num_steps() * self.config.epochs
+
+    def run(self) -> Progress:
+        """Train to the end, from wherever `resume` left it."""
+        while self.progress.epoch < self.config.epochs and not self.progress.finished:
+            self._train_epoch()
+            self._end_epoch()
+        return self.progress
+
+    def _train_epoch(self) -> None:
+        progress = self.progress
+        self.model.train()
+        if self.config.batchnorm == "frozen":
+            freeze_batchnorm(self.model)
+        batches = self.loader.batches(
+            progress.epoch, rank=self.collective.rank, world_size=self.collective.size, start=progress.position
+        )
+        started, saved = time.perf_counter(), time.monotonic()
+        for batch in batches:
+            self.seconds["data"] += time.perf_counter() - started
+            self._train_step(batch)
+            if self.should_stop():
+                self.save()
+                raise Stopped
+            if time.monotonic() - saved > self.config.checkpoint_every_s:
+                self.save()
+                saved = time.monotonic()
+            started = time.perf_counter()
+
+    def _train_step(self, batch: Batch) -> None:
+        started, progress, config = time.perf_counter(), self.progress, self.config
+        # Dropout and the like draw from the global generator: keyed by the step, so that a resumed run draws the same.
+        torch.manual_seed(config.seed * 1_000_003 + progress.step)
+        device, dtype = self._place()
+        work = to_device(batch, device=device, seed=config.seed, dtype=dtype)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["scale"] * learning_rate(config, progress.step, self.num_steps)
+        self.optimizer.zero_grad(set_to_none=False)
+        losses = backward(self.model, work, self.collective)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or float("inf")))
+        self._refuse_not_finite(losses, norm, batch)
+        self.optimizer.step()
+        progress.step += 1
+        progress.position += min(self.loader.config.batch, len(self.loader.source) - progress.position)
+        if self.ema:
+            self.ema.update(self.model, progress.step)
+        self.seconds["step"] += time.perf_counter() - started
+        self.on_step(progress, self.num_steps, losses, len(batch))
+
+    def _end_epoch(self) -> None:
+        progress = self.progress
+        progress.epoch, progress.position = progress.epoch + 1, 0
+        if progress.epoch % self.config.evaluate_every == 0 or progress.epoch == self.config.epochs:
+            self._score()
+        patience = self.config.patience
+        progress.finished = bool(patience) and progress.epoch - progress.best_epoch >= patience
+        self.save()
+
+    def _score(self) -> None:
+        started, progress = time.perf_counter(), self.progress
+        scores = self._evaluate_average()
+        self.seconds["evaluation"] += time.perf_counter() - started
+        progress.history.append({"epoch": progress.epoch, "step": progress.step, **scores})
+        self.on_scores(progress.epoch, scores)
+        if scores["score"] > progress.best_score:
+            progress.best_score, progress.best_epoch = scores["score"], progress.epoch
+            self.save_best()
+
+    def _evaluate_average(self) -> dict[str, float]:
+        """Score the moving average in the model's place, and put the weights back."""
+        self.model.eval()
+        own = {name: tensor.clone() for name, tensor in self.model.state_dict().items()} if self.ema else None
+        if self.ema:
+            self.model.load_state_dict(self.ema.weights)
+        try:
+            return self.evaluate(self.model)
+        finally:
+            if own is not None:
+                self.model.load_state_dict(own)
+
+    def _refuse_not_finite(self, losses: dict[str, float], norm: float, batch: Batch) -> None:
+        numbers = [losses["loss"], norm]
+        if all(torch.isfinite(torch.tensor(numbers))):
+            return
+        terms = ", ".join(f"{name} {value:g}" for name, value in losses.items())
+        raise TrainingError(
+            f"the loss is not finite at step {self.progress.step} (epoch {self.progress.epoch}): {terms}, gradient "
+            f"norm {norm:g}; images {', '.join(batch.image_ids[:8])}. The last checkpoint is whole: lower "
+            "train.lr or look at these images"
+        )
+
+    def _place(self) -> tuple[torch.device, torch.dtype]:
+        parameter = next(self.model.parameters())
+        return parameter.device, parameter.dtype
+
+    def save(self) -> None:
+        """Write a checkpoint of the whole state; rank 0 does, for all have the same."""
+        started = time.perf_counter()
+        if self.collective.rank == 0:
+            self.checkpoints.save(self._checkpoint())
+        self.collective.barrier()
+        self.seconds["checkpoint"] += time.perf_counter() - started
+
+    def save_best(self) -> None:
+        """Keep the best model apart from the checkpoints that come and go."""
+        if self.collective.rank == 0:
+            best = CheckpointDirectory(self.checkpoints.path.parent / "best", keep=1)
+            best.save(self._checkpoint())
+
+    def _checkpoint(self) -> Checkpoint:
+        ema = self.ema.weights if self.ema else None
+        return Checkpoint(self.model.state_dict(), ema, self.optimizer.state_dict(), asdict(self.progress))
+
+    def resume(self) -> None:
+        """Go back to the newest whole checkpoint, if there is one."""
+        found = self.checkpoints.load_latest()
+        if found is None:
+            return
+        self.model.load_state_dict(found.weights)
+        self.optimizer.load_state_dict(found.optimizer)
+        if self.ema and found.ema:
+            for name, tensor in found.ema.items():
+                self.ema.weights[name].copy_(tensor)
+        values: dict[str, Any] = found.progress
+        self.progress = Progress(**values)

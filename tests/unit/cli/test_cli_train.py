@@ -1,0 +1,58 @@
+"""Training from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "sightline"]
+SMALL = ["--epochs", "2", "--batch", "4", "--size", "64", "--set", "train.threads=1"]
+
+
+def sightline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def test_train_stop_go_on_and_evaluate(tmp_path: Path) -> None:
+    assert sightline("synth", "shapes", "--images", "40", cwd=tmp_path).returncode == 0
+    command = ["train", "shapes", *SMALL]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*COMMAND, *command, "--epochs", "200"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    while "epoch   1" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    process.stdout.close()
+    assert process.wait(60) == 143
+    assert "the same command goes on from here" in rest
+
+    done = sightline(*command, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    assert run["epochs"] == 2
+    assert run["resumed_at_step"] == 0
+    assert json.loads(sightline(*command, "--json", cwd=tmp_path).stdout)["resumed_at_step"] == run["steps"]
+
+    done = sightline("evaluate", run["name"], "shapes", "--split", "test", "--iou", "0.33", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "circle" in done.stdout
+    done = sightline("evaluate", run["name"], "shapes", "--json", cwd=tmp_path)
+    assert "map50" in json.loads(done.stdout)
+
+
+def test_errors_are_one_sentence(tmp_path: Path) -> None:
+    sightline("synth", "shapes", "--images", "20", cwd=tmp_path)
+    for arguments, code, words in (
+        (["train", "shapes", "--model", "resnet18"], 2, "take a detector such as nano"),
+        (["train", "shapes", "--model", "nanno"], 2, "'nanno' is not known"),
+        (["train", "nothing"], 3, "no dataset"),
+        (["evaluate", "nothing", "shapes"], 3, "there is no model"),
+    ):
+        done = sightline(*arguments, cwd=tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        assert words in " ".join(done.stderr.split())

@@ -1,0 +1,119 @@
+"""Checkpoints are complete or absent, whatever happens to the disk."""
+
+import json
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.errors import DamagedError, StorageError
+from sightline.train.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
+
+
+def checkpoint(step: int, value: float = 1.0) -> Checkpoint:
+    weights = {"layer.weight": torch.full((3, 4), value * step), "count": torch.tensor(step)}
+    return Checkpoint(weights, {"layer.weight": torch.zeros(3, 4)}, {"state": {0: torch.ones(2)}}, {"step": step})
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    assert directory.load_latest() is None
+    directory.save(checkpoint(1))
+    directory.save(checkpoint(2))
+    found = directory.load_latest()
+    assert found is not None
+    assert found.progress == {"step": 2}
+    assert found.ema is not None
+    assert torch.equal(found.weights["layer.weight"], torch.full((3, 4), 2.0))
+    assert torch.equal(found.optimizer["state"][0], torch.ones(2))
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path, keep=2)
+    for step in range(1, 6):
+        directory.save(checkpoint(step))
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
+
+
+FILES = ["weights.safetensors", "ema.safetensors", "optimizer.pt", "progress.json", "manifest.json"]
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_torn_file_falls_back_to_the_one_before(tmp_path: Path, file: str, share: float) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    directory.save(checkpoint(1))
+    torn = directory.save(checkpoint(2)) / file
+    torn.write_bytes(torn.read_bytes()[: int(torn.stat().st_size * share)])
+    found = directory.load_latest()
+    assert found is not None
+    assert found.progress == {"step": 1}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_byte_or_a_missing_file_is_noticed(tmp_path: Path, file: str) -> None:
+    place = CheckpointDirectory(tmp_path).save(checkpoint(1))
+    data = bytearray((place / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    (place / file).write_bytes(data)
+    with pytest.raises(DamagedError):
+        load_checkpoint(place)
+    (place / file).unlink()
+    with pytest.raises(DamagedError):
+        load_checkpoint(place)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, bad: float) -> None:
+    with pytest.raises(ValueError, match=r"not finite: layer\.weight"):
+        CheckpointDirectory(tmp_path).save(checkpoint(1, bad))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    directory.save(checkpoint(1))
+    large = Checkpoint({"weight": torch.ones(1 << 20)}, None, {}, {"step": 2})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot save a checkpoint"):
+            directory.save(large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    found = directory.load_latest()
+    assert found is not None
+    assert found.progress == {"step": 1}
+    assert [place.name for place in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_no_pickle_is_loaded(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    directory = CheckpointDirectory(tmp_path / "run")
+    place = directory.save(checkpoint(1))
+    torch.save(Evil(), place / "optimizer.pt")
+    manifest = json.loads((place / "manifest.json").read_text())
+    file = place / "optimizer.pt"
+    import hashlib
+
+    manifest["files"]["optimizer.pt"] = {
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DamagedError, match=r"optimizer\.pt"):
+        load_checkpoint(place)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_killed_save_left_is_removed(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    place = directory.save(checkpoint(1))
+    shutil.copytree(place, tmp_path / ".step-00000002.99.tmp")
+    directory.save(checkpoint(3))
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
