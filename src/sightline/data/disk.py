@@ -40,6 +40,15 @@ def read_file(path: str) -> bytes:
         return file.readall()
 
 
+def sync(path: str | os.PathLike[str]) -> None:
+    """Wait until a file or directory lies on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _status(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)  # noqa: PTH116

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyarrow import fs as pafs
 
+from sightline.data.disk import sync
 from sightline.data.schema import MANIFEST
 from sightline.data.storage import Folder
 from sightline.errors import ExistsError, StorageError
@@ -55,7 +56,7 @@ class DatasetTarget:
         elif self._waiting is not None:
             self._waiting.append(file)
         elif self.folder.is_local:
-            self._syncing.append(self._disk.submit(_sync, path))  # While the workers go on with the next shards.
+            self._syncing.append(self._disk.submit(sync, path))  # While the workers go on with the next shards.
         else:
             self._upload(file)
 
@@ -82,7 +83,7 @@ class DatasetTarget:
             yield self._directory
             for done in self._syncing:
                 done.result()
-            _sync(self._directory)
+            sync(self._directory)
             self._swap_in(final)
         finally:
             self._disk.shutdown(cancel_futures=True)
@@ -135,11 +136,3 @@ def _is_running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sightline.data.disk import sync
 from sightline.errors import DamagedError, StorageError
 
 MANIFEST = "manifest.json"
@@ -63,7 +64,7 @@ class CheckpointDirectory:
             if final.exists():
                 shutil.rmtree(final)
             partial.rename(final)
-            _sync(self.path)
+            sync(self.path)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise StorageError(f"cannot save a checkpoint in {str(self.path)!r}: {error}") from error
@@ -126,12 +127,12 @@ def write_manifest(directory: Path) -> None:
     """Note size and hash of every file, after syncing each to the disk."""
     files = {}
     for file in sorted(directory.iterdir()):
-        _sync(file)
+        sync(file)
         files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
     manifest = directory / MANIFEST
     manifest.write_text(json.dumps({"files": files}, indent=1), "utf-8")
-    _sync(manifest)
-    _sync(directory)
+    sync(manifest)
+    sync(directory)
 
 
 def verify_manifest(directory: Path) -> None:
@@ -163,11 +164,3 @@ def _plain(weights: Weights) -> Weights:
 def _sha256(file: Path) -> str:
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
