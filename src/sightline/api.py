@@ -184,7 +184,7 @@ def evaluate(
     workspace: str | Path | None = None,
     progress: Any = None,
 ) -> "DetectionResult | ClassificationResult":
-    """Score a model on a split of a dataset.
+    """Score a model on a split of a dataset; precision, recall and F1 at the threshold that validation chose.
 
     Args:
         model: The name of a run, or the path of a model.
@@ -204,8 +204,8 @@ def evaluate(
             f"the model finds {', '.join(info.classes[:6])}; dataset {opened.info.name!r} has "
             f"{', '.join(opened.classes[:6])}: ingest it with --classes in the model's order"
         )
-    loader = Config().loader
-    return score(loaded, opened.select(split), make_metric(loaded, opened, iou=iou), loader=loader, progress=progress)
+    metric = make_metric(loaded, opened, iou=iou, score_threshold=info.score_threshold)
+    return score(loaded, opened.select(split), metric, loader=Config().loader, progress=progress)
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

@@ -22,14 +22,18 @@ Progress = Callable[[int, int], None]
 
 
 def make_metric(
-    model: Detector, dataset: Dataset, *, iou: float | None = None
+    model: Detector, dataset: Dataset, *, iou: float | None = None, score_threshold: float | None = None
 ) -> DetectionMetric | ClassificationMetric:
-    """The metric that fits a model: COCO's, at one overlap if asked, or accuracy."""
+    """The metric that fits a model: COCO's, at one overlap if asked, or accuracy.
+
+    Args:
+        score_threshold: For precision, recall and F1, chosen on other images; None takes the best on these.
+    """
     if isinstance(model, Classifier):
         return ClassificationMetric(dataset.classes)
     if iou is None:
-        return DetectionMetric(dataset.classes)
-    return DetectionMetric(dataset.classes, iou_thresholds=(iou,), operating_iou=iou)
+        return DetectionMetric(dataset.classes, score_threshold=score_threshold)
+    return DetectionMetric(dataset.classes, iou_thresholds=(iou,), operating_iou=iou, score_threshold=score_threshold)
 
 
 def evaluate(

@@ -56,3 +56,16 @@ def test_errors_are_one_sentence(tmp_path: Path) -> None:
         done = sightline(*arguments, cwd=tmp_path)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert words in " ".join(done.stderr.split())
+
+
+def test_the_threshold_is_that_of_validation(tmp_path: Path) -> None:
+    assert sightline("synth", "shapes", "--images", "60", cwd=tmp_path).returncode == 0
+    run = json.loads(sightline("train", "shapes", *SMALL, "--lr", "0.01", "--json", cwd=tmp_path).stdout)
+    model = tmp_path / "sightline-workspace" / "runs" / run["name"] / "model" / "model.json"
+    chosen = json.loads(model.read_text())["score_threshold"]
+    assert chosen is not None
+    for split in ("train", "test"):
+        found = json.loads(
+            sightline("evaluate", run["name"], "shapes", "--split", split, "--json", cwd=tmp_path).stdout
+        )
+        assert found["score"] == chosen
