@@ -2,7 +2,9 @@
 
 Anchor-free, one map of predictions at stride 8 into which coarser features were added, any input size. Put together
 from published ideas: residual networks (He 2016), feature pyramids (Lin 2017), decoupled heads (Ge 2021), task-aligned
-assignment (Feng 2021), scores that estimate the overlap (Zhang 2021), generalised IoU (Rezatofighi 2019).
+assignment (Feng 2021), scores that estimate the overlap (Zhang 2021), generalised IoU (Rezatofighi 2019). Whether there
+is an object and which one it is are asked apart: a single score for both has to learn where objects are before it can
+begin to tell them apart, and took many times as long.
 """
 
 import torch
@@ -11,7 +13,7 @@ from torchvision.ops import batched_nms
 
 from sightline.models.detector import Detector, Found, LossTerm, Target
 from sightline.models.letterbox import Letterbox
-from sightline.models.nano_boxes import decode_boxes, flatten_map, grid_points
+from sightline.models.nano_boxes import decode_boxes, decode_scores, flatten_map, grid_points
 from sightline.models.nano_loss import nano_loss
 from sightline.models.nano_net import COARSEST, STRIDE, NanoNet
 
@@ -63,7 +65,7 @@ class NanoDetector(Detector):
             images: B x 3 x H x W uint8, H and W multiples of 32.
 
         Returns:
-            Logits of the classes, B x C x H/8 x W/8, and raw boxes, B x 4 x H/8 x W/8.
+            Logits of objectness and classes, B x (1 + C) x H/8 x W/8, and raw boxes, B x 4 x H/8 x W/8.
         """
         dtype = self.net.class_map.weight.dtype
         pixels = images.to(dtype=dtype, memory_format=torch.channels_last)
@@ -82,10 +84,10 @@ class NanoDetector(Detector):
         height, width = images.shape[-2:]
         edges = boxes.new_tensor([width, height, width, height])
         boxes = torch.minimum(boxes.clamp(min=0), edges)
-        return [self._best(*image) for image in zip(logits.sigmoid(), boxes, strict=True)]
+        return [self._best(*image) for image in zip(decode_scores(logits), boxes, strict=True)]
 
     def _predict(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits B x P x C, boxes B x P x 4 and points P x 2, in single precision at least."""
+        """Logits B x P x (1 + C), boxes B x P x 4 and points P x 2, in single precision at least."""
         if images.shape[-2] % COARSEST or images.shape[-1] % COARSEST:
             raise ValueError(f"images are {tuple(images.shape)}; expected sides that are multiples of {COARSEST}")
         logits, raw = self(images)

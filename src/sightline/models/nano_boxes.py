@@ -1,4 +1,4 @@
-"""Where the predictions of `nano` stand, and the boxes that their raw numbers mean.
+"""Where the predictions of `nano` stand, and the boxes and scores that their raw numbers mean.
 
 A prediction names its box by the offset of the centre and the logarithm of the sides, both in strides. Unlike the
 distances to four edges, this can also name a box that the prediction's own point lies outside of, as it does for
@@ -42,6 +42,18 @@ def decode_boxes(raw: Tensor, points: Tensor, *, stride: int) -> Tensor:
     centres = points + stride * raw[..., :2]
     halves = (stride / 2) * raw[..., 2:].clamp(max=_LARGEST).exp()
     return torch.cat([centres - halves, centres + halves], dim=-1)
+
+
+def decode_scores(logits: Tensor) -> Tensor:
+    """Raw predictions to scores: how sure it is that an object is there, shared out among the classes.
+
+    Args:
+        logits: … x (1 + C), objectness first.
+
+    Returns:
+        … x C, 0 to 1.
+    """
+    return logits[..., :1].sigmoid() * logits[..., 1:].softmax(-1)
 
 
 def flatten_map(raw: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class NanoNet(nn.Module):
         self.fuse8 = ConvBlock(c8, c8)
         self.class_branch = ConvBlock(c8, c8)
         self.box_branch = ConvBlock(c8, c8)
-        self.class_map = nn.Conv2d(c8, num_classes, 1)
+        self.class_map = nn.Conv2d(c8, 1 + num_classes, 1)
         self.box_map = nn.Conv2d(c8, 4, 1)
         self._start_calm()
 
@@ -80,7 +80,7 @@ class NanoNet(nn.Module):
             images: B x 3 x H x W, normalised; H and W multiples of 32.
 
         Returns:
-            Logits of the classes, B x C x H/8 x W/8, and raw boxes, B x 4 x H/8 x W/8.
+            Logits of objectness and classes, B x (1 + C) x H/8 x W/8, and raw boxes, B x 4 x H/8 x W/8.
         """
         at8 = self.stage8(self.stem(images))
         at16 = self.stage16(at8)
@@ -94,8 +94,9 @@ class NanoNet(nn.Module):
         nn.init.normal_(self.box_map.weight, std=0.01)
         assert self.class_map.bias is not None
         assert self.box_map.bias is not None
-        nn.init.constant_(self.class_map.bias, -math.log((1 - _PRIOR) / _PRIOR))
         with torch.no_grad():
+            self.class_map.bias.zero_()
+            self.class_map.bias[0] = -math.log((1 - _PRIOR) / _PRIOR)
             self.box_map.bias.copy_(torch.tensor([0.0, 0.0, math.log(_TYPICAL_SIDE), math.log(_TYPICAL_SIDE)]))
 
 

@@ -37,7 +37,7 @@ TARGETS = [make_target((8, 8, 40, 36)), make_target((50, 20, 70, 50), (4, 4, 20,
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (64, 96), (160, 32)])
 def test_maps_have_a_prediction_at_every_eighth_pixel(height: int, width: int) -> None:
     logits, boxes = make_model()(make_images(2, height, width))
-    assert logits.shape == (2, NUM_CLASSES, height // 8, width // 8)
+    assert logits.shape == (2, 1 + NUM_CLASSES, height // 8, width // 8)
     assert boxes.shape == (2, 4, height // 8, width // 8)
 
 
