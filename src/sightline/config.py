@@ -131,6 +131,10 @@ class TrainConfig(Section):
     """Stop after so many epochs without a better score; 0 never does."""
     evaluate_every: int = Field(1, gt=0)
     """Epochs between evaluations; the last one is always scored."""
+    hold_back: float = Field(0.1, ge=0, lt=1)
+    """Share of the training images that choose the best epoch instead, where the dataset has no split `val`."""
+    iou: float | None = Field(None, gt=0, lt=1)
+    """The overlap at which epochs are compared and the threshold is chosen (DeepPCB: 0.33); default: 0.5."""
     freeze: tuple[str, ...] = ()
     """Parameters whose names begin with one of these are not trained."""
     batchnorm: Literal["sync", "local", "frozen"] = "sync"

@@ -3,7 +3,7 @@
 import mmap
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,6 +76,11 @@ class Dataset:
             chosen = np.intersect1d(self._rows, chosen, assume_unique=True)
         return Dataset(self._folder, self.info, chosen)
 
+    def take(self, positions: Sequence[int]) -> "Dataset":
+        """The images at some positions of this selection, in the order they were stored."""
+        rows = np.array(sorted({self._row(position) for position in positions}), np.int64)
+        return Dataset(self._folder, self.info, rows)
+
     def read_shard(self, number: int) -> Iterator[Sample]:
         """The images of one shard in order, reading it from front to back, a row group at a time; for streaming."""
         if self._rows is None:
@@ -94,6 +99,12 @@ class Dataset:
         row = self._row(index)
         shard = int(self._index.shard[row])
         return self._shards.columns(shard).annotation(row - int(self._shards.starts[shard]))
+
+    def image_id(self, index: int) -> str:
+        """The name of an image that nothing else has, without touching its bytes."""
+        row = self._row(index)
+        shard = int(self._index.shard[row])
+        return self._shards.columns(shard).image_id(row - int(self._shards.starts[shard]))
 
     def size(self, index: int) -> tuple[int, int]:
         """Width and height of an image, without touching its bytes."""
@@ -254,6 +265,10 @@ class _Columns:
     def annotation(self, position: int) -> Annotation:
         part = slice(self._ends[position], self._ends[position + 1])
         return Annotation(self._boxes[part], self._labels[part], self._ignore[part], self._label[position])
+
+    def image_id(self, position: int) -> str:
+        found: str = self._ids[position]
+        return found
 
     def size(self, position: int) -> tuple[int, int]:
         return self._widths[position], self._heights[position]

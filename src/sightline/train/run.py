@@ -23,6 +23,7 @@ from sightline.train.collective import Alone
 from sightline.train.evaluate import evaluate, make_metric
 from sightline.train.loop import OnStep, Progress, Trainer
 from sightline.train.model_files import ModelInfo, save_model
+from sightline.train.validation import divide
 
 
 @dataclass(frozen=True)
@@ -96,31 +97,21 @@ def train_run(
     )
 
 
-def validation_split(dataset: Dataset) -> str:
-    """The split that scores a run: val, else test, else the only one there is."""
-    return next((name for name in ("val", "test") if name in dataset.info.splits), next(iter(dataset.info.splits)))
-
-
 def _check(dataset: Dataset, config: Config) -> None:
     classifies = config.train.model in ("resnet18", "resnet50", "mobilenet")
     if classifies != (dataset.info.task == "classification"):
         wanted = "a classifier (resnet18, resnet50, mobilenet)" if not classifies else "a detector such as nano"
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
-    if "train" not in dataset.info.splits:
-        raise ConfigError(
-            f"dataset {dataset.info.name!r} has no split 'train', only {', '.join(dataset.info.splits)}: ingest it "
-            "with --split train=0.8,val=0.2"
-        )
 
 
 def _trainer(model: Detector, dataset: Dataset, config: Config, directory: Path, watcher: Watcher) -> Trainer:
     settings = LoaderConfig(batch=config.train.batch, threads=1, prefetch=config.loader.prefetch)
-    validation = dataset.select(validation_split(dataset))
+    parts = divide(dataset, config.train)
 
     return Trainer(
         model=model,
         loader=Loader(
-            dataset.select("train"),
+            parts.train,
             settings,
             seed=config.train.seed,
             augment=config.augment,
@@ -129,19 +120,23 @@ def _trainer(model: Detector, dataset: Dataset, config: Config, directory: Path,
         config=config.train,
         collective=Alone(),
         checkpoints=CheckpointDirectory(directory / "checkpoints"),
-        evaluate=lambda scored: score_model(scored, validation, loader=settings),
+        evaluate=lambda scored: score_model(scored, parts.validation, loader=settings, iou=config.train.iou),
         on_scores=watcher.on_scores,
         on_step=watcher.on_step,
         should_stop=watcher.should_stop,
     )
 
 
-def score_model(model: Detector, dataset: Dataset, *, loader: LoaderConfig) -> dict[str, float]:
-    """The figures that choose the best epoch; `score` is mAP50, or accuracy."""
-    found = evaluate(model, dataset, make_metric(model, dataset), loader=loader)
+def score_model(
+    model: Detector, dataset: Dataset, *, loader: LoaderConfig, iou: float | None = None
+) -> dict[str, float]:
+    """The figures that choose the best epoch; `score` is mAP50, mAP at the overlap asked for, or accuracy."""
+    found = evaluate(model, dataset, make_metric(model, dataset, iou=iou), loader=loader)
     if isinstance(found, ClassificationResult):
         return {"score": found.accuracy, "accuracy": found.accuracy}
     scores = {"score": found.map50, "map": found.map, "map50": found.map50, "f1": found.rates.f1}
+    if iou is not None:
+        scores = {"score": found.map, f"map{round(100 * iou)}": found.map, "f1": found.rates.f1}
     # Where the split has no box, or nothing was found, there is no figure; a run goes on all the same.
     known = {name: 0.0 if math.isnan(value) else value for name, value in scores.items()}
     return known if math.isnan(found.score) else {**known, "score_threshold": found.score}

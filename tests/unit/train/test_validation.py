@@ -1,0 +1,51 @@
+"""Which images train, and which choose: never the test images, and always the same ones."""
+
+from pathlib import Path
+
+import pytest
+
+import sightline
+from sightline.config import Config, TrainConfig
+from sightline.data.dataset import Dataset
+from sightline.errors import ConfigError
+from sightline.train.validation import divide
+
+
+def make(place: Path, split: str, images: int = 40) -> Dataset:
+    config = Config.model_validate({"ingest": {"split": split}})
+    sightline.synth("shapes", str(place), images=images, size=48, config=config)
+    return Dataset.open(place)
+
+
+def ids(dataset: Dataset) -> list[str]:
+    return [dataset.image_id(index) for index in range(len(dataset))]
+
+
+def test_val_chooses_where_there_is_one(tmp_path: Path) -> None:
+    dataset = make(tmp_path / "d", "train=0.6,val=0.2,test=0.2")
+    parts = divide(dataset, TrainConfig())
+    assert ids(parts.train) == ids(dataset.select("train"))
+    assert ids(parts.validation) == ids(dataset.select("val"))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25])
+def test_without_val_a_share_of_train_is_held_back_and_test_is_not_touched(tmp_path: Path, share: float) -> None:
+    dataset = make(tmp_path / "d", "train=0.8,test=0.2")
+    parts = divide(dataset, TrainConfig(hold_back=share))
+    train = ids(dataset.select("train"))
+    assert len(parts.validation) == round(share * len(train))
+    assert sorted(ids(parts.train) + ids(parts.validation)) == sorted(train)
+    assert ids(divide(Dataset.open(tmp_path / "d"), TrainConfig(hold_back=share)).validation) == ids(parts.validation)
+    assert f"{len(parts.validation)} images held back" in parts.reason
+    assert {sample.image_id for sample in parts.validation} == set(ids(parts.validation))
+
+
+def test_nothing_held_back_scores_the_training_images(tmp_path: Path) -> None:
+    dataset = make(tmp_path / "d", "train=1")
+    parts = divide(dataset, TrainConfig(hold_back=0.0))
+    assert ids(parts.train) == ids(parts.validation) == ids(dataset)
+
+
+def test_a_dataset_without_train_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no split 'train', only test"):
+        divide(make(tmp_path / "d", "test=1"), TrainConfig())
