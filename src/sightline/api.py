@@ -151,6 +151,7 @@ def train(
     on_step: "OnStep | None" = None,
     on_scores: Callable[[int, dict[str, float]], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    on_note: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> "RunResult":
     """Train a model on a dataset, or go on with the unfinished run of the same settings.
@@ -160,17 +161,23 @@ def train(
         on_step: Told of every step.
         on_scores: Told the epoch and the scores of every evaluation.
         should_stop: Asked after every step; the run saves itself and raises `Stopped`.
+        on_note: Told which model and weights were chosen and why, where that was left open, and what was loaded.
         settings: Any of the settings of `train`, such as model="ssdlite" or epochs=10.
 
     >>> import sightline
     >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
     """
+    from sightline.train.resolve import resolve_training
     from sightline.train.run import Watcher, run_name, train_run
 
-    config = _with_settings(config, "train", settings)
     opened = open_dataset(dataset, workspace=workspace)
-    given = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop}
+    config, notes = resolve_training(
+        _with_settings(config, "train", settings), opened, workspace=Workspace.find(workspace)
+    )
+    given = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop, "on_note": on_note}
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    for note in notes:
+        watcher.on_note(note)
     directory = Workspace.find(workspace).runs / run_name(opened, config)
     return train_run(opened, config, directory, watcher=watcher, fresh=fresh)
 

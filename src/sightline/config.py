@@ -105,24 +105,33 @@ class AugmentConfig(Section):
 class TrainConfig(Section):
     """How a model is trained."""
 
-    model: str = "nano"
-    """Which model: nano, ssdlite, fasterrcnn-mobilenet, …; resnet18, resnet50 or mobilenet to classify."""
+    model: str = "auto"
+    """Which model: nano, ssdlite, fasterrcnn-mobilenet, …; resnet18, resnet50 or mobilenet to classify. `auto` takes a
+    detector whose COCO weights are at hand, else nano; resnet18 to classify."""
+    weights: str = "auto"
+    """What it starts from: `coco`, `imagenet` (downloaded if need be), `none`, a file, or a run of ours. `auto` takes
+    published weights if they have been downloaded before."""
+    weights_hash: str | None = None
+    """SHA-256 of the weights' file; a run fills it in. If given, the file must have it."""
     size: int | None = Field(None, ge=32)
     """Side of the square that images are fitted into; default: the model's usual one."""
     epochs: int = Field(20, gt=0)
     """How often every image is seen."""
     batch: int = Field(4, gt=0)
     """Images in one step, over all workers."""
-    lr: float = Field(0.002, gt=0)
-    """Highest learning rate."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    accumulate: int = Field(1, gt=0)
+    """Parts in which a worker's share of the batch goes through the model, to save memory; the gradients are those of
+    the whole. More than one costs a second forward pass."""
+    lr: float | None = Field(None, gt=0)
+    """Highest learning rate. For this and the next two, default: what is usual for the model and its weights."""
+    optimizer: Literal["adamw", "sgd"] | None = None
     """Which optimizer."""
+    weight_decay: float | None = Field(None, ge=0)
+    """Pull of weights towards zero; norms and biases are left out."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """How the learning rate falls after the warm-up."""
-    warmup_steps: int = Field(100, ge=0)
-    """Steps in which the learning rate rises; at most a tenth of the run."""
-    weight_decay: float = Field(0.05, ge=0)
-    """Pull of weights towards zero; norms and biases are left out."""
+    warmup: float = Field(0.05, ge=0, lt=1)
+    """Share of the run in which the learning rate rises."""
     clip: float = Field(10.0, ge=0)
     """Longest gradient; 0 for no limit."""
     ema: float = Field(0.998, ge=0, lt=1)
@@ -137,8 +146,13 @@ class TrainConfig(Section):
     """The overlap at which epochs are compared and the threshold is chosen (DeepPCB: 0.33); default: 0.5."""
     freeze: tuple[str, ...] = ()
     """Parameters whose names begin with one of these are not trained."""
-    batchnorm: Literal["sync", "local", "frozen"] = "sync"
-    """Whether BatchNorm uses the whole batch, each worker's share of it, or keeps its statistics."""
+    batchnorm: Literal["sync", "local", "frozen"] | None = None
+    """Whether BatchNorm uses the whole batch, each worker's share of it, or keeps its statistics. Default: `frozen` for
+    detectors of torchvision that start from weights, else `sync`."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """In which numbers the model computes; weights stay float32. `auto`: bfloat16 on GPUs that have it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; `auto` takes a GPU if there is one."""
     seed: int = Field(0, ge=0)
     """Equal seeds give equal runs."""
     threads: int = Field(0, ge=0)

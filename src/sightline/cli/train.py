@@ -23,12 +23,21 @@ def add_commands(app: typer.Typer) -> None:
 
 def train(
     dataset: Annotated[str, typer.Argument(help="Name of a dataset, or a path or URL to one.", show_default=False)],
-    model: Annotated[str | None, typer.Option(help="Which model.", show_default="nano")] = None,
+    model: Annotated[str | None, typer.Option(help="Which model.", show_default="auto")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="What it starts from: coco, imagenet, none, a file or a run.", show_default="what is at hand"
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="How often every image is seen.", show_default=False)] = None,
     batch: Annotated[int | None, typer.Option(help="Images in one step.", show_default=False)] = None,
     size: Annotated[int | None, typer.Option(help="Side that images are fitted into.", show_default=False)] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)] = None,
     seed: Annotated[int | None, typer.Option(help="Equal seeds give equal runs.", show_default="0")] = None,
+    batchnorm: Annotated[
+        str | None, typer.Option(help="BatchNorm over the batch (sync), a worker's share (local), or frozen.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if this run is unfinished.")] = False,
     workspace: WorkspaceOption = None,
     config: ConfigFile = None,
@@ -44,6 +53,7 @@ def train(
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"model": model, "epochs": epochs, "batch": batch, "size": size, "lr": lr, "seed": seed}
+    flags |= {"weights": weights, "batchnorm": batchnorm}
     settings = session.config(train=flags)
     with _asked_to_stop() as asked, _TrainingLine(session, settings.train.epochs) as line:
         try:
@@ -55,6 +65,7 @@ def train(
                 on_step=line.on_step,
                 on_scores=line.on_scores,
                 should_stop=lambda: bool(asked()),
+                on_note=session.say,
             )
         except Stopped:
             session.say("stopped; the checkpoint is saved, and the same command goes on from here")

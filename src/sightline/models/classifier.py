@@ -20,6 +20,8 @@ class Classifier(Detector):
         self.network = network
         self.size = size
         self.normalise = Normalise()
+        last = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+        self.heads = (f"network.{last}.",)
 
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
         """Fit into a square of the model's size."""

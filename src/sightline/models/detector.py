@@ -39,12 +39,12 @@ class Target:
 class LossTerm:
     """One part of a loss, not yet divided.
 
-    The loss is the sum over terms of `weight * total / normaliser`. Workers add up their normalisers first, so that
-    N workers with a share of the batch each have the gradients of one worker with the whole batch.
+    The loss is the sum over terms of `weight * total / max(normaliser, 1)`. Workers add up their normalisers first, so
+    that N workers with a share of the batch each have the gradients of one worker with the whole batch.
 
     Attributes:
         total: Scalar with gradient, summed over the images of this worker's share.
-        normaliser: Scalar without gradient, summed over the same images; may be zero, then the term counts nothing.
+        normaliser: Scalar without gradient, a count over the same images; may be zero.
     """
 
     name: str
@@ -76,9 +76,11 @@ class Detector(nn.Module, ABC):
 
     Attributes:
         size: Side of the square that images are fitted into.
+        heads: Beginnings of the names of the weights that tell classes apart; others do not depend on the classes.
     """
 
     size: int
+    heads: tuple[str, ...]
 
     @abstractmethod
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
@@ -104,5 +106,5 @@ def zero_loss(model: nn.Module) -> Tensor:
 
 def total_loss(terms: list[LossTerm]) -> Tensor:
     """The loss of one worker that has the whole batch."""
-    parts = [term.weight * term.total / term.normaliser.clamp(min=1e-9) for term in terms]
+    parts = [term.weight * term.total / term.normaliser.clamp(min=1) for term in terms]
     return torch.stack(parts).sum()

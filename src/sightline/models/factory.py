@@ -1,32 +1,23 @@
 """All models by name. A new family is one file and one line here."""
 
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any
 
+from torch import nn
 from torchvision import models as tv
 from torchvision.models import detection as tvd
 
 from sightline.errors import ConfigError
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector
+from sightline.models.family import Family, Recipe
 from sightline.models.nano import NanoDetector
 from sightline.models.torchvision_detector import TorchvisionDetector
 
-ModelName = Literal[
-    "nano",
-    "ssdlite",
-    "fasterrcnn-mobilenet",
-    "fasterrcnn-mobilenet-320",
-    "fasterrcnn-mobilenetv2",
-    "fasterrcnn-resnet50",
-    "fasterrcnn-resnet50-v2",
-    "retinanet",
-    "fcos",
-    "resnet18",
-    "resnet50",
-    "mobilenet",
-]
-CLASSIFIERS = ("resnet18", "resnet50", "mobilenet")
-USUAL_SIZE = {"ssdlite": 320, "fasterrcnn-mobilenet-320": 320, "resnet18": 224, "resnet50": 224, "mobilenet": 224}
+_RESNET18 = tv.ResNet18_Weights.IMAGENET1K_V1.url
+_RESNET50 = tv.ResNet50_Weights.IMAGENET1K_V1.url
+_MOBILENET2 = tv.MobileNet_V2_Weights.IMAGENET1K_V1.url
+_MOBILENET3 = tv.MobileNet_V3_Large_Weights.IMAGENET1K_V1.url
 
 
 def make_model(name: str, *, num_classes: int, size: int | None = None) -> Detector:
@@ -35,52 +26,85 @@ def make_model(name: str, *, num_classes: int, size: int | None = None) -> Detec
     Args:
         size: Side of the square that images are fitted into; None takes the model's usual one.
     """
-    size = size or USUAL_SIZE.get(name, 640)
-    if name == "nano":
-        return NanoDetector(num_classes, size=size)
-    if name in CLASSIFIERS:
-        return Classifier(_make_network(name, num_classes), size=size)
-    if name not in get_args(ModelName):
-        raise ConfigError(f"model {name!r} is not known: take one of {', '.join(get_args(ModelName))}")
-    return TorchvisionDetector(_make_torchvision(name, num_classes), size=size)
+    family = family_of(name)
+    return family.make(num_classes, size or family.size)
 
 
-def _make_torchvision(name: str, num_classes: int) -> Any:
-    fresh: dict[str, Any] = {"weights": None, "weights_backbone": None}
-    with_background: dict[str, Any] = {**fresh, "num_classes": num_classes + 1}
-    match name:
-        case "ssdlite":
-            return tvd.ssdlite320_mobilenet_v3_large(**with_background)
-        case "fasterrcnn-mobilenet":
-            return tvd.fasterrcnn_mobilenet_v3_large_fpn(**with_background)
-        case "fasterrcnn-mobilenet-320":
-            return tvd.fasterrcnn_mobilenet_v3_large_320_fpn(**with_background)
-        case "fasterrcnn-resnet50":
-            return tvd.fasterrcnn_resnet50_fpn(**with_background)
-        case "fasterrcnn-resnet50-v2":
-            return tvd.fasterrcnn_resnet50_fpn_v2(**with_background)
-        case "fasterrcnn-mobilenetv2":
-            return _fasterrcnn_mobilenetv2(num_classes + 1)
-        case "retinanet":
-            return tvd.retinanet_resnet50_fpn_v2(num_classes=num_classes, **fresh)
-        case "fcos":
-            return tvd.fcos_resnet50_fpn(num_classes=num_classes, **fresh)
-        case other:
-            raise AssertionError(other)
+def family_of(name: str) -> Family:
+    """What is known of the model of this name."""
+    if name not in FAMILIES:
+        raise ConfigError(f"model {name!r} is not known: take one of {', '.join(FAMILIES)}")
+    return FAMILIES[name]
 
 
-def _fasterrcnn_mobilenetv2(num_classes: int) -> Any:
+def _detector(
+    build: Callable[..., nn.Module], *, coco: Any = None, imagenet: str = "", background: int = 1, size: int = 640
+) -> Family:
+    """A detector of torchvision; some count the background as a class."""
+
+    def make(num_classes: int, size: int) -> Detector:
+        network = build(weights=None, weights_backbone=None, num_classes=num_classes + background)
+        return TorchvisionDetector(network, size=size)
+
+    urls = {"coco": coco.COCO_V1.url if coco else "", "imagenet": imagenet}
+    return Family(make, size=size, urls={name: url for name, url in urls.items() if url})
+
+
+def _classifier(build: Callable[..., nn.Module], *, imagenet: str, **options: Any) -> Family:
+    """A classifier of torchvision."""
+
+    def make(num_classes: int, size: int) -> Detector:
+        return Classifier(build(weights=None, num_classes=num_classes, **options), size=size)
+
+    return Family(
+        make,
+        task="classification",
+        size=224,
+        urls={"imagenet": imagenet},
+        scratch=Recipe("adamw", lr=1e-3, weight_decay=0.05),
+        tuned=Recipe("adamw", lr=3e-4, weight_decay=0.05),
+    )
+
+
+def _fasterrcnn_mobilenetv2(*, num_classes: int, **_fresh: None) -> nn.Module:
     backbone = tv.mobilenet_v2(weights=None).features
     backbone.out_channels = 1280
     anchors = tvd.anchor_utils.AnchorGenerator(((16, 32, 64, 128, 256),), ((0.5, 1.0, 2.0),))
-    return tvd.FasterRCNN(backbone, num_classes, rpn_anchor_generator=anchors)
+    network: nn.Module = tvd.FasterRCNN(backbone, num_classes, rpn_anchor_generator=anchors)
+    return network
 
 
-def _make_network(name: str, num_classes: int) -> Any:
-    match name:
-        case "resnet18":
-            return tv.resnet18(weights=None, num_classes=num_classes)
-        case "resnet50":
-            return tv.resnet50(weights=None, num_classes=num_classes)
-        case _:
-            return tv.mobilenet_v3_large(weights=None, num_classes=num_classes, dropout=0.0)
+FAMILIES: dict[str, Family] = {
+    "nano": Family(
+        lambda num_classes, size: NanoDetector(num_classes, size=size),
+        scratch=Recipe("adamw", lr=2e-3, weight_decay=0.05),
+        tuned=Recipe("adamw", lr=1e-3, weight_decay=0.05),
+    ),
+    "ssdlite": _detector(tvd.ssdlite320_mobilenet_v3_large, coco=tvd.SSDLite320_MobileNet_V3_Large_Weights, size=320),
+    "fasterrcnn-mobilenet": _detector(
+        tvd.fasterrcnn_mobilenet_v3_large_fpn,
+        coco=tvd.FasterRCNN_MobileNet_V3_Large_FPN_Weights,
+        imagenet=_MOBILENET3,
+    ),
+    "fasterrcnn-mobilenet-320": _detector(
+        tvd.fasterrcnn_mobilenet_v3_large_320_fpn,
+        coco=tvd.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights,
+        imagenet=_MOBILENET3,
+        size=320,
+    ),
+    "fasterrcnn-mobilenetv2": _detector(_fasterrcnn_mobilenetv2, imagenet=_MOBILENET2),
+    "fasterrcnn-resnet50": _detector(
+        tvd.fasterrcnn_resnet50_fpn, coco=tvd.FasterRCNN_ResNet50_FPN_Weights, imagenet=_RESNET50
+    ),
+    "fasterrcnn-resnet50-v2": _detector(
+        tvd.fasterrcnn_resnet50_fpn_v2, coco=tvd.FasterRCNN_ResNet50_FPN_V2_Weights, imagenet=_RESNET50
+    ),
+    "retinanet": _detector(
+        tvd.retinanet_resnet50_fpn_v2, coco=tvd.RetinaNet_ResNet50_FPN_V2_Weights, imagenet=_RESNET50, background=0
+    ),
+    "fcos": _detector(tvd.fcos_resnet50_fpn, coco=tvd.FCOS_ResNet50_FPN_Weights, imagenet=_RESNET50, background=0),
+    "resnet18": _classifier(tv.resnet18, imagenet=_RESNET18),
+    "resnet50": _classifier(tv.resnet50, imagenet=_RESNET50),
+    "mobilenet": _classifier(tv.mobilenet_v3_large, imagenet=_MOBILENET3, dropout=0.0),
+}
+CLASSIFIERS = tuple(name for name, family in FAMILIES.items() if family.task == "classification")

@@ -37,6 +37,8 @@ class NanoDetector(Detector):
         [2]
     """
 
+    heads = ("net.class_map.",)
+
     def __init__(
         self,
         num_classes: int,

@@ -35,6 +35,7 @@ class TorchvisionDetector(Detector):
         self.background = 1 if isinstance(model, FasterRCNN | SSD) else 0
         own: Any = self.model.transform  # SSDlite was trained on other means than the rest.
         self.model.transform = _Transform(Normalise(own.image_mean, own.image_std))
+        self.heads = self._heads()
         self._counts: dict[str, Tensor] = {}
         self._keys: list[int] = []
         self._watch()
@@ -51,7 +52,11 @@ class TorchvisionDetector(Detector):
         self._keys = keys
         self._counts = {"images": torch.tensor(float(len(images)))}
         losses = self.model(images, [self._target(target) for target in targets])
-        return [LossTerm(name, losses[name] * (n := self._counts[count]), n) for name, count in self._terms().items()]
+        # It divided by one where there was nothing to count; the normaliser of such a share is zero all the same.
+        return [
+            LossTerm(name, losses[name] * (n := self._counts[count]).clamp(min=1), n)
+            for name, count in self._terms().items()
+        ]
 
     def detect(self, images: Tensor) -> list[Found]:
         """Torchvision's detections, with labels numbered as in the dataset."""
@@ -83,6 +88,15 @@ class TorchvisionDetector(Detector):
             case other:
                 raise TypeError(f"{type(other).__name__} is not a detector that is known here")
 
+    def _heads(self) -> tuple[str, ...]:
+        match self.model:
+            case FasterRCNN():
+                return ("model.roi_heads.box_predictor.",)
+            case RetinaNet() | FCOS():
+                return ("model.head.classification_head.cls_logits.",)
+            case _:
+                return ("model.head.classification_head.",)
+
     def _watch(self) -> None:
         """Put keyed samplers in place, and note what losses are divided by."""
         match self.model:
@@ -97,7 +111,7 @@ class TorchvisionDetector(Detector):
     def _counting(self, compute_loss: Callable[..., dict[str, Tensor]]) -> Callable[..., dict[str, Tensor]]:
         def count(targets: Any, outputs: Any, anchors: Any, matched: list[Tensor]) -> dict[str, Tensor]:
             foreground = torch.stack([(found >= 0).sum() for found in matched]).sum()
-            self._counts["foreground"] = foreground.clamp(min=1).float()
+            self._counts["foreground"] = foreground.float()
             return compute_loss(targets, outputs, anchors, matched)
 
         return count

@@ -24,10 +24,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sightline.data.disk import sync
-from sightline.errors import DamagedError, StorageError
+from sightline.errors import DamagedError, StorageError, TrainingError
 
 MANIFEST = "manifest.json"
 Weights = dict[str, Tensor]
+
+
+class NotFiniteError(TrainingError):
+    """Weights that must never be saved."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,11 @@ class CheckpointDirectory:
         """Write a checkpoint; when this returns it survives a crash of the machine.
 
         Raises:
-            ValueError: The weights are not finite; nothing is written.
+            NotFiniteError: The weights are not finite; nothing is written.
             StorageError: The disk refused; earlier checkpoints are untouched.
         """
         refuse_not_finite(checkpoint.weights)
+        refuse_not_finite(checkpoint.ema or {})
         final = self.path / f"step-{checkpoint.progress['step']:08d}"
         partial = self.path / f".{final.name}.{os.getpid()}.tmp"
         try:
@@ -120,7 +125,7 @@ def refuse_not_finite(weights: Weights) -> None:
     """Raise for weights that must never be saved."""
     bad = [name for name, tensor in weights.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if bad:
-        raise ValueError(f"weights are not finite: {', '.join(bad[:3])}")
+        raise NotFiniteError(f"weights are not finite: {', '.join(bad[:3])}")
 
 
 def write_manifest(directory: Path) -> None:

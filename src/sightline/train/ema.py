@@ -12,18 +12,18 @@ class MovingAverage:
     """Averages a model's weights over about 1 / (1 - decay) steps, fewer at the beginning."""
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
-        self.weights: Weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        current = model.state_dict()  # The model's own memory, into which steps write and checkpoints are loaded.
+        self.weights: Weights = {name: tensor.detach().clone() for name, tensor in current.items()}
         self._decay = decay
+        averaged = [name for name, tensor in current.items() if tensor.is_floating_point()]
+        self._averages = [self.weights[name] for name in averaged]
+        self._current = [current[name] for name in averaged]
+        self._counters = [(self.weights[name], current[name]) for name in current.keys() - set(averaged)]
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights after a step."""
+    def update(self, step: int) -> None:
+        """Take in the model's weights after a step."""
         decay = self._decay * (1 - math.exp(-(step + 1) / 100))
-        averages, current = [], []
-        for name, tensor in model.state_dict().items():
-            if tensor.is_floating_point():
-                averages.append(self.weights[name])
-                current.append(tensor)
-            else:
-                self.weights[name].copy_(tensor)
-        torch._foreach_lerp_(averages, current, 1 - decay)
+        torch._foreach_lerp_(self._averages, self._current, 1 - decay)
+        for average, counter in self._counters:
+            average.copy_(counter)

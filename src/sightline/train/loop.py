@@ -1,20 +1,23 @@
 """The training loop: plain PyTorch, one worker's view of it."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.utils import clip_grad_norm_
 
 from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
 from sightline.errors import TrainingError
 from sightline.models.detector import Detector
-from sightline.train.checkpoint import Checkpoint, CheckpointDirectory
+from sightline.train.checkpoint import Checkpoint, CheckpointDirectory, NotFiniteError
 from sightline.train.collective import Collective
 from sightline.train.ema import MovingAverage
 from sightline.train.optimizer import freeze, freeze_batchnorm, make_optimizer
+from sightline.train.precision import Precision, pick_precision
 from sightline.train.schedule import learning_rate
 from sightline.train.step import backward, to_device
 
@@ -63,8 +66,11 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.progress = Progress()
+        self._last_images: list[str] = []
         freeze(self.model, self.config.freeze)
         self.optimizer = make_optimizer(self.model, self.config)
+        device, _ = self._place()
+        self.precision = Precision(pick_precision(self.config.precision, device), device)
         self.ema = MovingAverage(self.model, decay=self.config.ema) if self.config.ema else None
         self.seconds = {"data": 0.0, "step": 0.0, "evaluation": 0.0, "checkpoint": 0.0}
 
@@ -108,15 +114,17 @@ class Trainer:
         work = to_device(batch, device=device, seed=config.seed, dtype=dtype)
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * learning_rate(config, progress.step, self.num_steps)
-        self.optimizer.zero_grad(set_to_none=False)
-        losses = backward(self.model, work, self.collective)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or float("inf")))
-        self._refuse_not_finite(losses, norm, batch)
-        self.optimizer.step()
+        self.optimizer.zero_grad()
+        losses = backward(self.model, work, self.collective, precision=self.precision, parts=config.accumulate)
+        self.precision.unscale(self.optimizer)
+        norm = float(clip_grad_norm_(self.model.parameters(), config.clip or float("inf"), foreach=True))
+        self._last_images = batch.image_ids
+        self._refuse_not_finite(losses, norm)
+        self.precision.step(self.optimizer)
         progress.step += 1
         progress.position += min(self.loader.config.batch, len(self.loader.source) - progress.position)
         if self.ema:
-            self.ema.update(self.model, progress.step)
+            self.ema.update(progress.step)
         self.seconds["step"] += time.perf_counter() - started
         self.on_step(progress, self.num_steps, losses, len(batch))
 
@@ -151,15 +159,17 @@ class Trainer:
             if own is not None:
                 self.model.load_state_dict(own)
 
-    def _refuse_not_finite(self, losses: dict[str, float], norm: float, batch: Batch) -> None:
-        numbers = [losses["loss"], norm]
-        if all(torch.isfinite(torch.tensor(numbers))):
+    def _refuse_not_finite(self, losses: dict[str, float], norm: float) -> None:
+        if math.isfinite(losses["loss"]) and (math.isfinite(norm) or self.precision.may_overflow):
             return
         terms = ", ".join(f"{name} {value:g}" for name, value in losses.items())
-        raise TrainingError(
-            f"the loss is not finite at step {self.progress.step} (epoch {self.progress.epoch}): {terms}, gradient "
-            f"norm {norm:g}; images {', '.join(batch.image_ids[:8])}. The last checkpoint is whole: lower "
-            "train.lr or look at these images"
+        raise self._failure(f"the loss is not finite: {terms}, gradient norm {norm:g}")
+
+    def _failure(self, what: str) -> TrainingError:
+        """An error that names the step and its images."""
+        return TrainingError(
+            f"{what}; at step {self.progress.step} (epoch {self.progress.epoch}), images "
+            f"{', '.join(self._last_images[:8])}. The last checkpoint is whole: lower train.lr or look at these images"
         )
 
     def _place(self) -> tuple[torch.device, torch.dtype]:
@@ -170,19 +180,22 @@ class Trainer:
         """Write a checkpoint of the whole state; rank 0 does, for all have the same."""
         started = time.perf_counter()
         if self.collective.rank == 0:
-            self.checkpoints.save(self._checkpoint())
+            self._write(self.checkpoints)
         self.collective.barrier()
         self.seconds["checkpoint"] += time.perf_counter() - started
 
     def save_best(self) -> None:
         """Keep the best model apart from the checkpoints that come and go."""
         if self.collective.rank == 0:
-            best = CheckpointDirectory(self.checkpoints.path.parent / "best", keep=1)
-            best.save(self._checkpoint())
+            self._write(CheckpointDirectory(self.checkpoints.path.parent / "best", keep=1))
 
-    def _checkpoint(self) -> Checkpoint:
+    def _write(self, directory: CheckpointDirectory) -> None:
         ema = self.ema.weights if self.ema else None
-        return Checkpoint(self.model.state_dict(), ema, self.optimizer.state_dict(), asdict(self.progress))
+        optimizer = {**self.optimizer.state_dict(), "scaler": self.precision.state_dict()}
+        try:
+            directory.save(Checkpoint(self.model.state_dict(), ema, optimizer, asdict(self.progress)))
+        except NotFiniteError as error:
+            raise self._failure(str(error)) from None
 
     def resume(self) -> None:
         """Go back to the newest whole checkpoint, if there is one."""
@@ -190,6 +203,7 @@ class Trainer:
         if found is None:
             return
         self.model.load_state_dict(found.weights)
+        self.precision.load_state_dict(found.optimizer.pop("scaler", {}))
         self.optimizer.load_state_dict(found.optimizer)
         if self.ema and found.ema:
             for name, tensor in found.ema.items():

@@ -50,14 +50,22 @@ def save_model(directory: Path, weights: Weights, info: ModelInfo) -> None:
 
 def load_model(directory: Path) -> tuple[Detector, ModelInfo]:
     """Read a model whose every file is as it was written."""
+    info = read_info(directory)
+    model = make_model(info.model, num_classes=len(info.classes), size=info.size)
+    try:
+        model.load_state_dict(load_file(directory / WEIGHTS))
+    except RuntimeError as error:
+        raise DamagedError(f"{str(directory)!r} is not a model of this version: {error}") from None
+    return model.eval(), info
+
+
+def read_info(directory: Path) -> ModelInfo:
+    """What a model is, once every file of it was seen to be as it was written."""
     if not (directory / DESCRIPTION).is_file():
         raise NotFoundError(f"there is no model at {str(directory)!r}: `sightline train DATASET` makes one")
     verify_manifest(directory)
     values: dict[str, Any] = json.loads((directory / DESCRIPTION).read_text("utf-8"))
     try:
-        info = ModelInfo(**values)
-        model = make_model(info.model, num_classes=len(info.classes), size=info.size)
-        model.load_state_dict(load_file(directory / WEIGHTS))
-    except (TypeError, RuntimeError) as error:
+        return ModelInfo(**values)
+    except TypeError as error:
         raise DamagedError(f"{str(directory)!r} is not a model of this version: {error}") from None
-    return model.eval(), info

@@ -1,5 +1,7 @@
 """Optimizers, with weight decay where it belongs."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -8,19 +10,20 @@ from sightline.config import TrainConfig
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """SGD or AdamW over what is not frozen; norms and biases are not decayed."""
+    assert config.lr is not None, "settings are resolved before training"
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
             (decayed if parameter.ndim > 1 else plain).append(parameter)
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": config.weight_decay, "scale": 1.0},
         {"params": plain, "weight_decay": 0.0, "scale": 1.0},
     ]
     match config.optimizer:
         case "sgd":
             return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, nesterov=True)
-        case "adamw":
+        case _:
             return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.99))
 
 

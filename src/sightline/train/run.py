@@ -17,12 +17,14 @@ from sightline.data.parallel import num_cores
 from sightline.errors import ConfigError
 from sightline.metrics.classification import ClassificationResult
 from sightline.models.detector import Detector
-from sightline.models.factory import make_model
+from sightline.models.factory import CLASSIFIERS, family_of, make_model
 from sightline.train.checkpoint import CheckpointDirectory
 from sightline.train.collective import Alone
 from sightline.train.evaluate import evaluate, make_metric
 from sightline.train.loop import OnStep, Progress, Trainer
 from sightline.train.model_files import ModelInfo, save_model
+from sightline.train.precision import pick_device
+from sightline.train.resolve import resolve_training, start_from_weights
 from sightline.train.validation import divide
 
 
@@ -55,12 +57,14 @@ class Watcher:
     on_step: OnStep = lambda progress, num_steps, losses, images: None
     on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
     should_stop: Callable[[], bool] = lambda: False
+    on_note: Callable[[str], None] = lambda note: None
 
 
 def run_name(dataset: Dataset, config: Config) -> str:
-    """Names a run by what decides its outcome: the same command again goes on with the same run."""
+    """Names a run by what decides its outcome (of resolved settings): the same command again goes on with it."""
     settings = {"train": config.train.model_dump(mode="json"), "augment": config.augment.model_dump(mode="json")}
-    settings["train"].pop("threads")
+    for place_only in ("threads", "device", "weights"):  # Weights count by their hash, wherever they lie.
+        settings["train"].pop(place_only)
     identity = json.dumps([settings, dataset.info.content_hash], sort_keys=True)
     return f"{dataset.info.name}-{config.train.model}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
@@ -70,6 +74,7 @@ def train_run(
 ) -> RunResult:
     """Train, or go on training, in a run's directory; leaves the best model in `model/`."""
     watcher = watcher or Watcher()
+    config, _ = resolve_training(config, dataset)
     _check(dataset, config)
     if fresh:
         shutil.rmtree(directory, ignore_errors=True)
@@ -77,7 +82,7 @@ def train_run(
     (directory / "config.json").write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n", "utf-8")
     torch.set_num_threads(config.train.threads or num_cores())
     torch.manual_seed(config.train.seed)
-    model = make_model(config.train.model, num_classes=len(dataset.classes), size=config.train.size)
+    model = _make_model(dataset, config, watcher)
     trainer = _trainer(model, dataset, config, directory, watcher)
     trainer.resume()
     resumed_at = trainer.progress.step
@@ -97,10 +102,19 @@ def train_run(
     )
 
 
+def _make_model(dataset: Dataset, config: Config, watcher: Watcher) -> Detector:
+    model = make_model(config.train.model, num_classes=len(dataset.classes), size=config.train.size)
+    taken = start_from_weights(model, config.train, dataset)
+    if taken:
+        watcher.on_note(taken)
+    # Convolutions run faster on channels-last tensors, which is how decoded images come.
+    return model.to(pick_device(config.train.device), memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
 def _check(dataset: Dataset, config: Config) -> None:
-    classifies = config.train.model in ("resnet18", "resnet50", "mobilenet")
-    if classifies != (dataset.info.task == "classification"):
-        wanted = "a classifier (resnet18, resnet50, mobilenet)" if not classifies else "a detector such as nano"
+    task = family_of(config.train.model).task
+    if task != dataset.info.task:
+        wanted = f"a classifier ({', '.join(CLASSIFIERS)})" if task == "detection" else "a detector such as nano"
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
 
 

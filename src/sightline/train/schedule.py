@@ -7,7 +7,8 @@ from sightline.config import TrainConfig
 
 def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """The rate at a global step: a linear warm-up, then constant steps or half a cosine down to a hundredth."""
-    warmup = min(config.warmup_steps, num_steps // 10)
+    assert config.lr is not None, "settings are resolved before training"
+    warmup = round(config.warmup * num_steps)
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)
     done = (step - warmup) / max(num_steps - warmup, 1)

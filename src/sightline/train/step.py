@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from sightline.data.augment import keyed_generator
 from sightline.data.loader import Batch
+from sightline.data.sampler import share as share_of
 from sightline.models.detector import Detector, LossTerm, Target
 from sightline.structures import Annotation
 from sightline.train.collective import Collective
+from sightline.train.precision import Precision
 
 _LOSS_STREAM = 1
 """The stream of random numbers that losses draw from; augmentation has stream 0."""
@@ -48,27 +50,70 @@ def target_of(annotation: Annotation, *, device: torch.device, dtype: torch.dtyp
     )
 
 
-def backward(model: Detector, work: Work, collective: Collective) -> dict[str, float]:
+def backward(
+    model: Detector, work: Work, collective: Collective, *, precision: Precision | None = None, parts: int = 1
+) -> dict[str, float]:
     """Compute the gradients of the whole global batch on every worker; returns the loss and its terms.
 
     Normalisers are added up over the workers before they divide, gradients after: nothing is averaged, so shares of
     different sizes, and empty ones, weigh what they should.
+
+    Args:
+        parts: How many parts of the share go through the model one after another, each freeing its memory before the
+            next. Every term has a normaliser of its own, known only when all parts went through: a first pass without
+            gradients counts them, so the gradients are those of the whole, for a forward pass more. BatchNorm that is
+            not frozen takes its statistics from each part by itself.
     """
-    terms = model.loss(work.images, work.targets, work.keys)
-    normalisers = torch.stack([term.normaliser.detach().double() for term in terms])
-    collective.all_reduce(normalisers)
-    parts = _divide(terms, normalisers)
-    torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
+    precision = precision or Precision("float32", work.images.device)
+    shares = _split(work, parts)
+    normalisers = _count_first(model, shares, precision) if parts > 1 else None
+    if normalisers is not None:
+        collective.all_reduce(normalisers)
+    summed: dict[str, Tensor] = {}
+    for share in shares:
+        with precision.forward():
+            terms = model.loss(share.images, share.targets, share.keys)
+        if normalisers is None:
+            normalisers = collective.all_reduce(_normalisers(terms))
+        values = _divide(terms, normalisers)
+        precision.scale(torch.stack(values).sum()).backward()  # type: ignore[no-untyped-call]
+        for term, value in zip(terms, values, strict=True):
+            summed[term.name] = summed.get(term.name, 0) + value.detach().double()
     _add_gradients(model, collective)
-    values = torch.stack([part.detach().double() for part in parts])
-    collective.all_reduce(values)
-    named = {term.name: float(value) for term, value in zip(terms, values, strict=True)}
-    return {"loss": sum(named.values()), **named}
+    total = collective.all_reduce(torch.stack(list(summed.values()))).tolist()
+    return {"loss": sum(total), **dict(zip(summed, total, strict=True))}
+
+
+def _split(work: Work, parts: int) -> list[Work]:
+    """Parts of nearly equal size; there are always as many, so that workers keep step, but some may be empty."""
+    cuts = [slice(*share_of(len(work.keys), rank=number, world_size=parts)) for number in range(parts)]
+    return [Work(work.images[cut], work.targets[cut], work.keys[cut]) for cut in cuts]
+
+
+@torch.no_grad()
+def _count_first(model: Detector, shares: list[Work], precision: Precision) -> Tensor:
+    """The normalisers of all parts added up, leaving statistics and random numbers as they were."""
+    device = shares[0].images.device
+    kept = [buffer.clone() for buffer in model.buffers()]
+    total = None
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for share in shares:
+            with precision.forward():
+                counted = _normalisers(model.loss(share.images, share.targets, share.keys))
+            total = counted if total is None else total + counted
+    for buffer, before in zip(model.buffers(), kept, strict=True):
+        buffer.copy_(before)
+    assert total is not None
+    return total
+
+
+def _normalisers(terms: list[LossTerm]) -> Tensor:
+    return torch.stack([term.normaliser.detach().double() for term in terms])
 
 
 def _divide(terms: list[LossTerm], normalisers: Tensor) -> list[Tensor]:
     return [
-        term.weight * term.total / normaliser.clamp(min=1e-9).to(term.total.dtype)
+        term.weight * term.total / normaliser.clamp(min=1).to(term.total.dtype)
         for term, normaliser in zip(terms, normalisers, strict=True)
     ]
 
@@ -77,7 +122,11 @@ def _add_gradients(model: nn.Module, collective: Collective) -> None:
     """Add the workers' gradients in one message."""
     if collective.size == 1:
         return
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        if parameter.grad is None:  # What this worker's share did not touch, another's may have.
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     collective.all_reduce(flat)
     offset = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.errors import DamagedError, StorageError
+from sightline.errors import DamagedError, StorageError, TrainingError
 from sightline.train.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
 
 
@@ -67,7 +67,7 @@ def test_a_flipped_byte_or_a_missing_file_is_noticed(tmp_path: Path, file: str) 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, bad: float) -> None:
-    with pytest.raises(ValueError, match=r"not finite: layer\.weight"):
+    with pytest.raises(TrainingError, match=r"not finite: layer\.weight"):
         CheckpointDirectory(tmp_path).save(checkpoint(1, bad))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,12 +1,16 @@
 """The loop: resumed runs end as if they had never stopped, and bad numbers stop it."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -17,9 +21,12 @@ from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, TrainingError
 from sightline.models.nano import NanoDetector
 from sightline.train.checkpoint import CheckpointDirectory
+from sightline.train.ema import MovingAverage
 from sightline.train.loop import Progress, Stopped
 from sightline.train.model_files import load_model
+from sightline.train.precision import Precision
 from sightline.train.run import Watcher, run_name, train_run
+from sightline.train.schedule import learning_rate
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,16 @@ def shapes(workspace: Path) -> Dataset:
 
 
 def config(**train: object) -> Config:
-    settings = {"size": 64, "epochs": 2, "batch": 3, "threads": 1, "ema": 0.9, "checkpoint_every_s": 0.001, **train}
+    settings = {
+        "model": "nano",
+        "size": 64,
+        "epochs": 2,
+        "batch": 3,
+        "threads": 1,
+        "ema": 0.9,
+        "checkpoint_every_s": 0.001,
+        **train,
+    }
     return load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}})
 
 
@@ -117,11 +133,94 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         return terms
 
     monkeypatch.setattr(NanoDetector, "loss", broken)
-    with pytest.raises(TrainingError, match="not finite at step 2"):
+    with pytest.raises(TrainingError, match=r"not finite: loss nan.* at step 2 .*images "):
         train_run(shapes, config(), tmp_path)
     found = CheckpointDirectory(tmp_path / "checkpoints").load_latest()
     assert found is not None
     assert found.progress["step"] == 2
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_weights_that_are_not_finite_stop_the_run_and_are_not_saved(
+    shapes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """A weight that no loss shows (a statistic of BatchNorm, of the moving average too) is found when it is saved."""
+    real = NanoDetector.loss
+    calls = [0]
+
+    def broken(self: NanoDetector, *arguments: object) -> object:
+        calls[0] += 1
+        if calls[0] == 3:
+            self.net.fuse8[1].running_var.fill_(float("inf"))
+        return real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(NanoDetector, "loss", broken)
+    with pytest.raises(TrainingError, match=r"weights are not finite: net\.fuse8\.1.* at step 3 .*images \w+"):
+        train_run(shapes, config(precision=precision), tmp_path)
+    found = CheckpointDirectory(tmp_path / "checkpoints").load_latest()
+    assert found is not None
+    assert found.progress["step"] == 2
+    assert not (tmp_path / "best").exists()
+
+
+def test_the_best_is_not_saved_if_it_is_not_finite(
+    shapes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def average_breaks(self: MovingAverage, step: int) -> None:
+        self.weights["net.box_map.bias"].fill_(float("nan"))
+
+    monkeypatch.setattr(MovingAverage, "update", average_breaks)
+    with pytest.raises(TrainingError, match=r"weights are not finite: net\.box_map\.bias; at step 6"):
+        train_run(shapes, config(checkpoint_every_s=1e9), tmp_path)
+    assert not list(tmp_path.glob("*/step-*"))
+
+
+def test_gradients_that_overflow_at_any_scale_stop_the_run(
+    shapes: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scale of float16 is lowered when gradients overflow; where that does not help, it is the model's fault."""
+    seen: list[int] = []
+    monkeypatch.setattr("sightline.train.loop.clip_grad_norm_", lambda *_, **__: float("inf"))
+    monkeypatch.setattr(Precision, "may_overflow", property(lambda self: len(seen) < 3))
+    watcher = Watcher(on_step=lambda progress, *_: seen.append(progress.step))
+    with pytest.raises(TrainingError, match=r"gradient norm inf; at step 3"):
+        train_run(shapes, config(precision="float16"), tmp_path, watcher=watcher)
+
+
+def test_a_run_in_float16_goes_on_bit_identical(shapes: Dataset, tmp_path: Path) -> None:
+    settings = config(precision="float16", accumulate=2, batch=4)
+    train_run(shapes, settings, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_run(shapes, settings, tmp_path / "parts", watcher=Watcher(should_stop=stop_at(3)))
+    saved = CheckpointDirectory(tmp_path / "parts" / "checkpoints").load_latest()
+    assert saved is not None
+    assert saved.optimizer["scaler"]["scale"] > 0
+    train_run(shapes, settings, tmp_path / "parts")
+    assert same(final_weights(tmp_path / "parts"), final_weights(tmp_path / "whole"))
+
+
+def test_a_run_goes_on_from_the_weights_of_another(shapes: Dataset, tmp_path: Path) -> None:
+    train_run(shapes, config(epochs=1), tmp_path / "first")
+    notes: list[str] = []
+    settings = config(epochs=1, weights=str(tmp_path / "first"), lr=1e-9)
+    train_run(shapes, settings, tmp_path / "second", watcher=Watcher(on_note=notes.append))
+    assert len(notes) == 1
+    assert re.match(r"weights weights\.safetensors: took (\d+) of \1 tensors$", notes[0])
+    one, other = (load_model(tmp_path / name / "model")[0].state_dict() for name in ("first", "second"))
+    torch.testing.assert_close(other["net.box_map.weight"], one["net.box_map.weight"], rtol=0, atol=1e-6)
+    saved = json.loads((tmp_path / "second" / "config.json").read_text())["train"]
+    assert (saved["optimizer"], saved["batchnorm"], saved["weights_hash"]) == ("adamw", "sync", ANY)
+
+
+@pytest.mark.parametrize(("schedule", "end"), [("cosine", 0.01), ("step", 0.01), ("constant", 1.0)])
+def test_the_rate_rises_for_a_share_of_the_run_then_falls(schedule: str, end: float) -> None:
+    train = config(lr=1.0, warmup=0.1, schedule=schedule).train
+    rates = [learning_rate(train, step, 1000) for step in range(1000)]
+    assert rates[0] == pytest.approx(1 / 101)
+    assert all(one < other for one, other in pairwise(rates[:101]))
+    assert rates[100] == 1.0
+    assert all(one >= other for one, other in pairwise(rates[100:]))
+    assert rates[-1] == pytest.approx(end, abs=1e-4)
 
 
 def test_the_best_model_is_kept_and_loads(shapes: Dataset, tmp_path: Path) -> None:
@@ -137,7 +236,7 @@ def test_a_classifier(workspace: Path, tmp_path: Path) -> None:
     result = train_run(dataset, config(model="mobilenet", epochs=1), tmp_path)
     assert 0 <= result.best_score <= 1
     with pytest.raises(ConfigError, match="take a classifier"):
-        train_run(dataset, config(), tmp_path / "other")
+        train_run(dataset, config(model="nano"), tmp_path / "other")
 
 
 def test_the_run_is_named_by_what_decides_its_outcome(shapes: Dataset) -> None:
@@ -151,7 +250,7 @@ from pathlib import Path
 import sightline
 from sightline.config import load_config
 from sightline.train.run import train_run
-settings = {"size": 64, "epochs": 2, "batch": 3, "threads": 1, "ema": 0.9, "checkpoint_every_s": 0.001}
+settings = {"model": "nano", "size": 64, "epochs": 2, "batch": 3, "threads": 1, "ema": 0.9, "checkpoint_every_s": 0.001}
 config = load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}})
 train_run(sightline.open_dataset("shapes", workspace=sys.argv[1]), config, Path(sys.argv[2]))
 """

@@ -1,0 +1,62 @@
+"""Mixed precision: the forward pass in fewer bits, and a scale that keeps small gradients in float16's range."""
+
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+PrecisionName = Literal["float32", "bfloat16", "float16"]
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that a setting names."""
+    return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
+
+
+def pick_precision(name: Literal["auto"] | PrecisionName, device: torch.device) -> PrecisionName:
+    """What `auto` means on a device: fewer bits only where they are faster, which they are not on CPUs."""
+    if name != "auto":
+        return name
+    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(False) else "float32"
+
+
+class Precision:
+    """How a run computes. Weights, gradients and the optimizer stay in float32."""
+
+    def __init__(self, name: PrecisionName, device: torch.device) -> None:
+        self._device = device.type
+        self._dtype = torch.float16 if name == "float16" else torch.bfloat16
+        self._enabled = name != "float32"
+        self._scaler = torch.amp.GradScaler(device.type, enabled=name == "float16")
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Surrounds one forward pass."""
+        return torch.autocast(self._device, self._dtype, enabled=self._enabled)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients do not vanish in float16."""
+        return self._scaler.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Bring the gradients back to their true size."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer step, unless the gradients overflowed; then the scale is lowered instead."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether gradients that are not finite may be the scale's fault rather than the model's."""
+        return self._scaler.is_enabled() and self._scaler.get_scale() > 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and when it last changed; empty where there is none."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a scale that was saved."""
+        if state:
+            self._scaler.load_state_dict(state)

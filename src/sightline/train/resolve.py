@@ -1,0 +1,167 @@
+"""What a run will do, decided before it has a name: which model, from which weights, with which settings.
+
+`auto` and what was left open become plain values here; the result is what is saved with the run and what names it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sightline.config import Config, TrainConfig
+from sightline.data.dataset import Dataset
+from sightline.errors import ConfigError, DamagedError, NotFoundError
+from sightline.models.detector import Detector
+from sightline.models.factory import FAMILIES, family_of
+from sightline.models.weights import cached_file, fetch_weights, hash_file, hash_in_name, load_weights
+from sightline.train.model_files import DESCRIPTION, WEIGHTS, ModelInfo, read_info
+from sightline.train.precision import pick_device, pick_precision
+from sightline.workspace import Workspace
+
+_PREFERRED = (
+    "fasterrcnn-mobilenet",
+    "fasterrcnn-mobilenet-320",
+    "ssdlite",
+    "fasterrcnn-resnet50-v2",
+    "fasterrcnn-resnet50",
+    "retinanet",
+    "fcos",
+)
+"""Detectors that `auto` takes, the quickest that are good first."""
+_PUBLISHED = ("coco", "imagenet")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Which model, and what it starts from: "none", published weights by name, or the path of a file."""
+
+    model: str
+    weights: str
+    why: str = ""
+
+
+def resolve_training(
+    config: Config, dataset: Dataset, *, workspace: Workspace | None = None
+) -> tuple[Config, list[str]]:
+    """Settings without anything left open, and what there is to say about them. Resolving twice changes nothing."""
+    train = config.train
+    start = _choose(train, dataset.info.task, workspace or Workspace.find())
+    family = family_of(start.model)
+    file = weights_file(start.model, start.weights)
+    recipe = family.scratch if file is None else family.tuned
+    values: dict[str, Any] = {
+        "model": start.model,
+        "weights": start.weights,
+        "weights_hash": _checked_hash(file, train.weights_hash, published=start.weights in _PUBLISHED),
+        "size": train.size or family.size,
+        "lr": train.lr or recipe.lr_at(train.batch),
+        "optimizer": train.optimizer or recipe.optimizer,
+        "weight_decay": recipe.weight_decay if train.weight_decay is None else train.weight_decay,
+        "batchnorm": train.batchnorm or recipe.batchnorm,
+        "precision": pick_precision(train.precision, pick_device(train.device)),
+    }
+    resolved = config.model_copy(update={"train": train.model_copy(update=values)})
+    return resolved, [start.why] if start.why else []
+
+
+def weights_file(model: str, weights: str) -> Path | None:
+    """The file of resolved weights, downloaded if they are published ones; None to start without."""
+    if weights == "none":
+        return None
+    if weights not in _PUBLISHED:
+        return Path(weights)
+    urls = family_of(model).urls
+    if weights not in urls:
+        have = ", ".join(name for name, family in FAMILIES.items() if weights in family.urls)
+        raise ConfigError(f"there are no published {weights} weights of model {model!r}; there are of {have}")
+    return fetch_weights(urls[weights], what=f"{weights} weights of {model}")
+
+
+def start_from_weights(model: Detector, train: TrainConfig, dataset: Dataset) -> str | None:
+    """Load resolved weights into a fresh model; says what was taken."""
+    file = weights_file(train.model, train.weights)
+    if file is None:
+        return None
+    own = _own_model(file)
+    same_classes = own is None or own.classes == list(dataset.classes)
+    return f"weights {file.name}: {load_weights(model, file, heads=same_classes)}"
+
+
+def _choose(train: TrainConfig, task: str, workspace: Workspace) -> Start:
+    """Which model and weights; says why where the user left it open."""
+    weights = train.weights if train.weights in ("auto", "none", *_PUBLISHED) else _find_file(train.weights, workspace)
+    if train.model != "auto":
+        return _choose_weights(train.model, weights)
+    if weights not in ("auto", "none", *_PUBLISHED):
+        model = _model_of_file(Path(weights), task)
+        return Start(model, weights, f"model {model}: that is what the weights are of")
+    if task == "classification":
+        return _choose_weights("resnet18", weights)
+    if weights == "none":
+        return Start("nano", "none", "model nano: it learns best without weights to start from")
+    wanted = "coco" if weights == "auto" else weights
+    at_hand = [name for name in _PREFERRED if _at_hand(name, wanted)]
+    if at_hand:
+        where = cached_file(FAMILIES[at_hand[0]].urls[wanted])
+        return Start(at_hand[0], wanted, f"model {at_hand[0]}: its {wanted} weights are at hand in {where}")
+    if weights == "auto":
+        why = f"no COCO weights are in {cached_file('x').parent} (--weights coco downloads some)"
+        return Start("nano", "none", f"model nano, from scratch: {why}")
+    return Start(_PREFERRED[0], wanted, f"model {_PREFERRED[0]}: the quickest with {wanted} weights that is good")
+
+
+def _choose_weights(model: str, weights: str) -> Start:
+    """Weights for a model that is known: the best that are at hand if that is left open."""
+    urls = family_of(model).urls
+    if weights != "auto":
+        return Start(model, weights)
+    for name in _PUBLISHED:
+        if _at_hand(model, name):
+            return Start(
+                model, name, f"model {model}: starts from its {name} weights, at hand in {cached_file(urls[name])}"
+            )
+    downloads = f" (--weights {next(iter(urls))} downloads some)" if urls else ""
+    return Start(model, "none", f"model {model}: starts from scratch, for no weights of it are at hand{downloads}")
+
+
+def _at_hand(model: str, weights: str) -> bool:
+    url = family_of(model).urls.get(weights)
+    return url is not None and cached_file(url).is_file()
+
+
+def _find_file(reference: str, workspace: Workspace) -> str:
+    """The absolute path of weights that are a file, the directory of a model, or the name of a run."""
+    file = Path(reference).expanduser()
+    if not file.is_file():
+        file = workspace.model_location(reference) / WEIGHTS
+    if not file.is_file():
+        raise NotFoundError(
+            f"weights {reference!r} are not there: give coco, imagenet, none, a file, the directory of a model, or the "
+            f"name of a run in {str(workspace.runs)!r}"
+        )
+    return str(file.resolve())
+
+
+def _own_model(file: Path) -> ModelInfo | None:
+    """What our own model is, if the file is the weights of one."""
+    return read_info(file.parent) if file.name == WEIGHTS and (file.parent / DESCRIPTION).is_file() else None
+
+
+def _model_of_file(file: Path, task: str) -> str:
+    own = _own_model(file)
+    if own:
+        return own.model
+    for name, family in FAMILIES.items():
+        if family.task == task and file.name in {cached_file(url).name for url in family.urls.values()}:
+            return name
+    raise ConfigError(f"say with --model which model the weights in {str(file)!r} are of")
+
+
+def _checked_hash(file: Path | None, wanted: str | None, *, published: bool) -> str | None:
+    if file is None:
+        return None
+    found = hash_file(file)
+    if published and not found.startswith(hash_in_name(file)):
+        raise DamagedError(f"{str(file)!r} is not what was published (its name holds its hash): delete it")
+    if wanted is not None and found != wanted:
+        raise DamagedError(f"the weights in {str(file)!r} have SHA-256 {found}; train.weights_hash asks for {wanted}")
+    return found
