@@ -17,6 +17,7 @@ from sightline.train.ema import MovingAverage
 from sightline.train.optimizer import freeze, freeze_batchnorm, make_optimizer
 from sightline.train.schedule import learning_rate
 from sightline.train.step import backward, to_device
+from sightline.train.timing import PARTS, TimedCollective
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Trainer:
         on_step: Told of every step.
         on_scores: Told the epoch and the scores of every evaluation.
         should_stop: Asked after every step.
+        on_checkpoint: Told after every checkpoint.
     """
 
     model: Detector
@@ -60,13 +62,15 @@ class Trainer:
     on_step: OnStep = lambda progress, num_steps, losses, images: None
     on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
     should_stop: Callable[[], bool] = lambda: False
+    on_checkpoint: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.progress = Progress()
         freeze(self.model, self.config.freeze)
         self.optimizer = make_optimizer(self.model, self.config)
         self.ema = MovingAverage(self.model, decay=self.config.ema) if self.config.ema else None
-        self.seconds = {"data": 0.0, "step": 0.0, "evaluation": 0.0, "checkpoint": 0.0}
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._timed = TimedCollective(self.collective)
 
     @property
     def num_steps(self) -> int:
@@ -109,7 +113,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * learning_rate(config, progress.step, self.num_steps)
         self.optimizer.zero_grad(set_to_none=False)
-        losses = backward(self.model, work, self.collective)
+        reduced = self._timed.seconds
+        losses = backward(self.model, work, self._timed)
+        computed, reduced = time.perf_counter(), self._timed.seconds - reduced
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or float("inf")))
         self._refuse_not_finite(losses, norm, batch)
         self.optimizer.step()
@@ -117,7 +123,9 @@ class Trainer:
         progress.position += min(self.loader.config.batch, len(self.loader.source) - progress.position)
         if self.ema:
             self.ema.update(self.model, progress.step)
-        self.seconds["step"] += time.perf_counter() - started
+        self.seconds["all_reduce"] += reduced
+        self.seconds["forward_backward"] += computed - started - reduced
+        self.seconds["optimizer"] += time.perf_counter() - computed
         self.on_step(progress, self.num_steps, losses, len(batch))
 
     def _end_epoch(self) -> None:
@@ -173,6 +181,7 @@ class Trainer:
             self.checkpoints.save(self._checkpoint())
         self.collective.barrier()
         self.seconds["checkpoint"] += time.perf_counter() - started
+        self.on_checkpoint()
 
     def save_best(self) -> None:
         """Keep the best model apart from the checkpoints that come and go."""
