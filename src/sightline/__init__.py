@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from sightline.api import evaluate, export_dataset, ingest, inspect, list_datasets, open_dataset, synth, train
+    from sightline.api import (
+        compare_runs,
+        evaluate,
+        export_dataset,
+        ingest,
+        inspect,
+        list_datasets,
+        list_runs,
+        open_dataset,
+        synth,
+        train,
+    )
     from sightline.data.dataset import Dataset
     from sightline.errors import SightlineError
     from sightline.structures import Sample
@@ -22,11 +33,13 @@ _HOMES = {
     "Dataset": "sightline.data.dataset",
     "Sample": "sightline.structures",
     "SightlineError": "sightline.errors",
+    "compare_runs": "sightline.api",
     "evaluate": "sightline.api",
     "export_dataset": "sightline.api",
     "ingest": "sightline.api",
     "inspect": "sightline.api",
     "list_datasets": "sightline.api",
+    "list_runs": "sightline.api",
     "open_dataset": "sightline.api",
     "synth": "sightline.api",
     "train": "sightline.api",
@@ -37,11 +50,13 @@ __all__ = [
     "Sample",
     "SightlineError",
     "__version__",
+    "compare_runs",
     "evaluate",
     "export_dataset",
     "ingest",
     "inspect",
     "list_datasets",
+    "list_runs",
     "open_dataset",
     "synth",
     "train",

@@ -18,6 +18,8 @@ from sightline.workspace import Workspace
 if TYPE_CHECKING:
     from sightline.metrics.classification import ClassificationResult
     from sightline.metrics.result import DetectionResult
+    from sightline.tracking.comparison import Comparison
+    from sightline.tracking.listing import TrackedRun
     from sightline.train.loop import OnStep
     from sightline.train.run import RunResult
 
@@ -167,6 +169,7 @@ def train(
     >>> import sightline
     >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
     """
+    from sightline.tracking.mlflow_tracker import open_tracker
     from sightline.train.resolve import resolve_training
     from sightline.train.run import Watcher, run_name, train_run
 
@@ -179,7 +182,38 @@ def train(
     for note in notes:
         watcher.on_note(note)
     directory = Workspace.find(workspace).runs / run_name(opened, config)
-    return train_run(opened, config, directory, watcher=watcher, fresh=fresh)
+    tracker = open_tracker(config.tracking, Workspace.find(workspace).root)
+    return train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
+
+
+def list_runs(
+    *, workspace: str | Path | None = None, config: Config | None = None, limit: int | None = None
+) -> "list[TrackedRun]":
+    """The tracked runs, newest first.
+
+    >>> import sightline
+    >>> [(run.name, run.status, run.score) for run in sightline.list_runs()]  # doctest: +SKIP
+    """
+    from sightline.tracking.listing import list_runs as listed
+
+    return listed((config or Config()).tracking, Workspace.find(workspace).root, limit=limit)
+
+
+def compare_runs(*names: str, workspace: str | Path | None = None, config: Config | None = None) -> "Comparison":
+    """Runs side by side: settings and machines where they differ, and all results.
+
+    Args:
+        names: Two or more names of runs (the newest of a name), or the first letters of their ids.
+
+    >>> import sightline
+    >>> sightline.compare_runs("boards-nano-1a2b3c4d", "boards-nano-5e6f7a8b").settings  # doctest: +SKIP
+    """
+    from sightline.tracking.comparison import compare
+    from sightline.tracking.listing import choose_runs
+
+    if len(names) < 2:
+        raise ConfigError(f"comparing needs two runs or more, not {len(names)}: `sightline runs` lists them")
+    return compare(choose_runs(list_runs(workspace=workspace, config=config), list(names)))
 
 
 def evaluate(

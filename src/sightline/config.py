@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sightline.errors import ConfigError, NotFoundError
+from sightline.secrets import redact, redact_values
 
 FormatName = Literal["auto", "voc", "coco", "yolo", "deeppcb", "folder", "table"]
 ExportFormatName = Literal["voc", "coco", "yolo"]
@@ -161,6 +162,17 @@ class TrainConfig(Section):
     """Seconds between checkpoints within an epoch."""
 
 
+class TrackingConfig(Section):
+    """Where runs are kept."""
+
+    enabled: bool = True
+    """Whether runs are kept in MLflow at all."""
+    uri: str | None = None
+    """An MLflow server or database. Default: MLFLOW_TRACKING_URI of the environment, else SQLite in the workspace."""
+    experiment: str = Field("sightline", min_length=1)
+    """The experiment that runs belong to; Databricks wants a path such as /Users/ann@example.com/boards."""
+
+
 class Config(Section):
     """All settings."""
 
@@ -169,6 +181,7 @@ class Config(Section):
     loader: LoaderConfig = LoaderConfig()
     augment: AugmentConfig = AugmentConfig()
     train: TrainConfig = TrainConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
 
 def load_config(
@@ -207,7 +220,7 @@ def _parse_set(text: str) -> tuple[str, str, Any]:
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key):
-        raise ConfigError(f"--set {text!r} is not section.key=value, for example --set ingest.verify=header")
+        raise ConfigError(f"--set {redact(text)!r} is not section.key=value, for example --set ingest.verify=header")
     try:
         return section, key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -222,7 +235,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"setting {where!r} does not exist{_known(problem['loc'])}")
         else:
             message = problem["msg"][0].lower() + problem["msg"][1:]
-            lines.append(f"setting {where!r} has value {problem['input']!r}: {message}")
+            value = redact_values(problem["input"], where)
+            lines.append(f"setting {where!r} has value {value!r}: {message}")
     return "; ".join(lines)
 
 

@@ -10,6 +10,7 @@ SightlineError
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
 ├── TrainingError          a run that cannot go on: a loss that is not finite
+├── TrackingError          an MLflow server or database that does not answer
 └── ImageError             one image or one annotation that cannot be used; becomes a row in `rejects`
 
 Each message says what was wrong, with the value, and what to do next.
@@ -52,6 +53,10 @@ class DamagedError(SightlineError):
 
 class TrainingError(SightlineError):
     """A run that cannot go on."""
+
+
+class TrackingError(SightlineError):
+    """An MLflow server or database that does not answer."""
 
 
 class TooManyRejectedError(SightlineError):

@@ -13,8 +13,9 @@ import sightline
 PACKAGE = Path(sightline.__file__).parent
 LAYERS = [
     {"errors"},
+    {"secrets"},
     {"structures", "config", "workspace"},
-    {"data", "metrics"},
+    {"data", "metrics", "tracking"},
     {"models"},
     {"train", "report"},
     {"api"},
@@ -62,6 +63,12 @@ def test_heavy_libraries_are_imported_where_they_are_used(module: Path) -> None:
         library = name.split(".")[0]
         owned = {own, own.split("/")[0]} & OWNERS.get(library, set())
         assert not (at_import and library in HEAVY and not owned), f"{own} imports {name}"
+
+
+def test_only_tracking_knows_mlflow() -> None:
+    knowing = {module for module in PACKAGE.rglob("*.py") if any("mlflow" in name for name, _ in imported_by(module))}
+    outside = {module for module in knowing if module.relative_to(PACKAGE).parts[0] != "tracking"}
+    assert {name for module in outside for name, _ in imported_by(module) if name.split(".")[0] == "mlflow"} == set()
 
 
 def run_python(code: str, cwd: Path) -> str:

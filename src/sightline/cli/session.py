@@ -27,6 +27,14 @@ WorkspaceOption = Annotated[
     Path | None,
     typer.Option("--workspace", "-w", help="Where everything is kept.", show_default="./sightline-workspace"),
 ]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        help="MLflow server or database.",
+        show_default="MLFLOW_TRACKING_URI, else SQLite in the workspace",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -123,5 +131,7 @@ def _fail(message: str, code: int, debug: bool) -> NoReturn:
     from rich.console import Console
     from rich.markup import escape
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+    from sightline.secrets import redact
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(redact(message))}")
     raise SystemExit(code) from None

@@ -1,17 +1,16 @@
 """Commands about models: train, evaluate."""
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, WorkspaceOption
+from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, TrackingUri, WorkspaceOption
+from sightline.cli.training import TrainingView
 
 if TYPE_CHECKING:
-    from sightline.train.loop import Progress
     from sightline.train.run import RunResult
 
 
@@ -39,6 +38,8 @@ def train(
         str | None, typer.Option(help="BatchNorm over the batch (sync), a worker's share (local), or frozen.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if this run is unfinished.")] = False,
+    tracking_uri: TrackingUri = None,
+    no_track: Annotated[bool, typer.Option("--no-track", help="Do not keep the run in MLflow.")] = False,
     workspace: WorkspaceOption = None,
     config: ConfigFile = None,
     sets: Sets = [],  # noqa: B006
@@ -54,8 +55,8 @@ def train(
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"model": model, "epochs": epochs, "batch": batch, "size": size, "lr": lr, "seed": seed}
     flags |= {"weights": weights, "batchnorm": batchnorm}
-    settings = session.config(train=flags)
-    with _asked_to_stop() as asked, _TrainingLine(session, settings.train.epochs) as line:
+    settings = session.config(train=flags, tracking={"uri": tracking_uri, "enabled": False if no_track else None})
+    with _asked_to_stop() as asked, TrainingView(session, settings.train.epochs) as line:
         try:
             result = api.train(
                 dataset,
@@ -109,53 +110,15 @@ def _asked_to_stop() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-class _TrainingLine:
-    """One live line: epoch, images/s, loss, time left; and a line for every evaluation."""
-
-    def __init__(self, session: Session, epochs: int) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._session, self._epochs = session, epochs
-        console = session.console
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("training", total=None, note="")
-        self._images, self._started = 0, 0.0
-
-    def __enter__(self) -> "_TrainingLine":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def on_step(self, progress: "Progress", num_steps: int, losses: dict[str, float], images: int) -> None:
-        """Move the line."""
-        now = time.monotonic()
-        self._started = self._started or now
-        self._images += images
-        rate = self._images / max(now - self._started, 1e-9) if now > self._started else 0.0
-        left = (num_steps - progress.step) * images / rate if rate else 0.0
-        note = f"loss {losses['loss']:.3f}  {rate:.1f} images/s  {left / 60:.1f} min left"
-        description = f"epoch {min(progress.epoch + 1, self._epochs)}/{self._epochs}"
-        self._bar.update(self._task, completed=progress.step, total=num_steps, note=note, description=description)
-
-    def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
-        """Say what an evaluation gave."""
-        figures = "  ".join(f"{name} {value:.3f}" for name, value in scores.items() if name != "score")
-        self._session.say(f"epoch {epoch:>3}: {figures}")
-
-
 def _show_run(session: Session, result: "RunResult") -> None:
     if result.resumed_at_step:
         session.say(f"went on from step {result.resumed_at_step:,}")
-    seconds = ", ".join(f"{name} {value:.0f} s" for name, value in result.seconds.items())
+    parts = {name.replace("_", "/" if name.startswith("forward") else "-"): s for name, s in result.seconds.items()}
+    seconds = ", ".join(f"{name} {value:.0f} s" for name, value in parts.items() if value >= 0.5)
     session.say(f"best score {result.best_score:.3f} in epoch {result.best_epoch} of {result.epochs}; {seconds}")
+    session.say(f"curve and pictures are in {result.directory}")
+    if result.tracked_in:
+        session.say(f"compare it with: sightline runs (MLflow at {result.tracked_in})")
     session.say(f"score it with: sightline evaluate {result.name} DATASET --split test")
 
 

@@ -3,6 +3,7 @@
 Charts carry no colours of text or background: the page's own style, light or dark, gives them (`to_svg`).
 """
 
+import json
 from typing import Any
 
 import altair as alt
@@ -16,6 +17,7 @@ HEIGHT = 150
 BAR_HEIGHT = 18
 MAX_CLASSES = 30
 _LABEL_PX = 130
+_INK = "#1f2937"
 
 ACCENT = "#3b82b8"
 SPLIT_COLORS = ("#3b82b8", "#d99a2b", "#4aa384", "#b5699a", "#8a8f98")
@@ -54,6 +56,15 @@ def to_svg(chart: alt.Chart) -> str:
 
     svg: str = vl_convert.vegalite_to_svg({**chart.to_dict(), "config": _STYLE}, allowed_base_urls=[])
     return svg
+
+
+def to_png(chart: alt.Chart | alt.HConcatChart) -> bytes:
+    """Render to PNG, dark on white, for places that show pictures only."""
+    import vl_convert
+
+    style = {**json.loads(json.dumps(_STYLE).replace("currentColor", _INK)), "background": "white"}
+    png: bytes = vl_convert.vegalite_to_png({**chart.to_dict(), "config": style}, scale=2, allowed_base_urls=[])
+    return png
 
 
 def class_chart(inspection: Inspection, *, limit: int = MAX_CLASSES) -> alt.Chart:

@@ -80,10 +80,10 @@ def _update(
         assert truth.label is not None, "classifiers are scored on classification datasets"
         metric.update(position, truth.label, scores.numpy())
     else:
-        metric.update(position, truth, _in_original(found, model, dataset, position))
+        metric.update(position, truth, in_original(found, model, dataset, position))
 
 
-def _in_original(found: Found, model: Detector, dataset: Dataset, position: int) -> Detections:
+def in_original(found: Found, model: Detector, dataset: Dataset, position: int) -> Detections:
     """Detections in pixels of the image as it is stored."""
     letterbox = model.preprocess()
     assert isinstance(letterbox, Letterbox)

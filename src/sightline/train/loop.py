@@ -20,6 +20,7 @@ from sightline.train.optimizer import freeze, freeze_batchnorm, make_optimizer
 from sightline.train.precision import Precision, pick_precision
 from sightline.train.schedule import learning_rate
 from sightline.train.step import backward, to_device
+from sightline.train.timing import PARTS, TimedCollective
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Trainer:
         on_step: Told of every step.
         on_scores: Told the epoch and the scores of every evaluation.
         should_stop: Asked after every step.
+        on_checkpoint: Told after every checkpoint.
     """
 
     model: Detector
@@ -63,6 +65,7 @@ class Trainer:
     on_step: OnStep = lambda progress, num_steps, losses, images: None
     on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
     should_stop: Callable[[], bool] = lambda: False
+    on_checkpoint: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.progress = Progress()
@@ -72,7 +75,8 @@ class Trainer:
         device, _ = self._place()
         self.precision = Precision(pick_precision(self.config.precision, device), device)
         self.ema = MovingAverage(self.model, decay=self.config.ema) if self.config.ema else None
-        self.seconds = {"data": 0.0, "step": 0.0, "evaluation": 0.0, "checkpoint": 0.0}
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._timed = TimedCollective(self.collective)
 
     @property
     def num_steps(self) -> int:
@@ -115,7 +119,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * learning_rate(config, progress.step, self.num_steps)
         self.optimizer.zero_grad()
-        losses = backward(self.model, work, self.collective, precision=self.precision, parts=config.accumulate)
+        reduced = self._timed.seconds
+        losses = backward(self.model, work, self._timed, precision=self.precision, parts=config.accumulate)
+        computed, reduced = time.perf_counter(), self._timed.seconds - reduced
         self.precision.unscale(self.optimizer)
         norm = float(clip_grad_norm_(self.model.parameters(), config.clip or float("inf"), foreach=True))
         self._last_images = batch.image_ids
@@ -125,7 +131,9 @@ class Trainer:
         progress.position += min(self.loader.config.batch, len(self.loader.source) - progress.position)
         if self.ema:
             self.ema.update(progress.step)
-        self.seconds["step"] += time.perf_counter() - started
+        self.seconds["all_reduce"] += reduced
+        self.seconds["forward_backward"] += computed - started - reduced
+        self.seconds["optimizer"] += time.perf_counter() - computed
         self.on_step(progress, self.num_steps, losses, len(batch))
 
     def _end_epoch(self) -> None:
@@ -183,6 +191,7 @@ class Trainer:
             self._write(self.checkpoints)
         self.collective.barrier()
         self.seconds["checkpoint"] += time.perf_counter() - started
+        self.on_checkpoint()
 
     def save_best(self) -> None:
         """Keep the best model apart from the checkpoints that come and go."""

@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,14 +18,18 @@ from sightline.errors import ConfigError
 from sightline.metrics.classification import ClassificationResult
 from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
+from sightline.tracking.machine import peak_memory_mb
+from sightline.tracking.tracker import Tracker, Untracked
 from sightline.train.checkpoint import CheckpointDirectory
 from sightline.train.collective import Alone
 from sightline.train.evaluate import evaluate, make_metric
 from sightline.train.loop import OnStep, Progress, Trainer
 from sightline.train.model_files import ModelInfo, save_model
+from sightline.train.pictures import draw_predictions
 from sightline.train.precision import pick_device
+from sightline.train.record import RunRecord
 from sightline.train.resolve import resolve_training, start_from_weights
-from sightline.train.validation import divide
+from sightline.train.validation import Parts, divide
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class RunResult:
         history: Scores by epoch.
         seconds: Where the time of this process went.
         resumed_at_step: The step from which it went on; 0 for a fresh run.
+        images_per_s: Images in a second of training, over all processes of the run.
+        tracked_in: Where MLflow keeps it; empty if it is not tracked.
     """
 
     name: str
@@ -48,6 +54,9 @@ class RunResult:
     history: list[dict[str, float]]
     seconds: dict[str, float]
     resumed_at_step: int
+    images_per_s: float
+    peak_memory_mb: float
+    tracked_in: str
 
 
 @dataclass
@@ -58,6 +67,7 @@ class Watcher:
     on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
     should_stop: Callable[[], bool] = lambda: False
     on_note: Callable[[str], None] = lambda note: None
+    on_checkpoint: Callable[[], None] = lambda: None
 
 
 def run_name(dataset: Dataset, config: Config) -> str:
@@ -70,24 +80,34 @@ def run_name(dataset: Dataset, config: Config) -> str:
 
 
 def train_run(
-    dataset: Dataset, config: Config, directory: Path, *, watcher: Watcher | None = None, fresh: bool = False
+    dataset: Dataset,
+    config: Config,
+    directory: Path,
+    *,
+    watcher: Watcher | None = None,
+    fresh: bool = False,
+    tracker: Tracker | None = None,
 ) -> RunResult:
     """Train, or go on training, in a run's directory; leaves the best model in `model/`."""
-    watcher = watcher or Watcher()
+    watcher, tracker = watcher or Watcher(), tracker or Untracked()
     config, _ = resolve_training(config, dataset)
     _check(dataset, config)
+    parts = divide(dataset, config.train)
+    watcher.on_note(f"validation: {parts.reason}")
     if fresh:
         shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n", "utf-8")
     torch.set_num_threads(config.train.threads or num_cores())
     torch.manual_seed(config.train.seed)
     model = _make_model(dataset, config, watcher)
-    trainer = _trainer(model, dataset, config, directory, watcher)
+    record = RunRecord(dataset, config, directory, tracker)
+    trainer = _trainer(model, parts, config, directory, _with_record(watcher, record))
     trainer.resume()
     resumed_at = trainer.progress.step
-    progress = trainer.run()
-    _save_best(model, dataset, config, directory, progress)
+    with record.during(trainer):
+        progress = trainer.run()
+        _save_best(model, dataset, config, directory, progress)
+        record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
     return RunResult(
         name=directory.name,
         directory=str(directory),
@@ -99,6 +119,9 @@ def train_run(
         history=progress.history,
         seconds=trainer.seconds,
         resumed_at_step=resumed_at,
+        images_per_s=record.images_per_s,
+        peak_memory_mb=peak_memory_mb(),
+        tracked_in=tracker.place,
     )
 
 
@@ -111,6 +134,20 @@ def _make_model(dataset: Dataset, config: Config, watcher: Watcher) -> Detector:
     return model.to(pick_device(config.train.device), memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
+def _with_record(watcher: Watcher, record: RunRecord) -> Watcher:
+    """The record hears first, so that nothing is lost if the one who looks on ends the run."""
+
+    def on_step(progress: Progress, num_steps: int, losses: dict[str, float], images: int) -> None:
+        record.on_step(progress, num_steps, losses, images)
+        watcher.on_step(progress, num_steps, losses, images)
+
+    def on_scores(epoch: int, scores: dict[str, float]) -> None:
+        record.on_scores(epoch, scores)
+        watcher.on_scores(epoch, scores)
+
+    return replace(watcher, on_step=on_step, on_scores=on_scores, on_checkpoint=record.on_checkpoint)
+
+
 def _check(dataset: Dataset, config: Config) -> None:
     task = family_of(config.train.model).task
     if task != dataset.info.task:
@@ -118,10 +155,8 @@ def _check(dataset: Dataset, config: Config) -> None:
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
 
 
-def _trainer(model: Detector, dataset: Dataset, config: Config, directory: Path, watcher: Watcher) -> Trainer:
+def _trainer(model: Detector, parts: Parts, config: Config, directory: Path, watcher: Watcher) -> Trainer:
     settings = LoaderConfig(batch=config.train.batch, threads=1, prefetch=config.loader.prefetch)
-    parts = divide(dataset, config.train)
-
     return Trainer(
         model=model,
         loader=Loader(
@@ -138,6 +173,7 @@ def _trainer(model: Detector, dataset: Dataset, config: Config, directory: Path,
         on_scores=watcher.on_scores,
         on_step=watcher.on_step,
         should_stop=watcher.should_stop,
+        on_checkpoint=watcher.on_checkpoint,
     )
 
 

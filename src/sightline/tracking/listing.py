@@ -1,0 +1,120 @@
+"""The runs of an experiment, newest first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sightline.config import TrackingConfig
+from sightline.errors import NotFoundError
+from sightline.tracking.library import telling
+from sightline.tracking.mlflow_tracker import SEEN
+from sightline.tracking.sender import EVERY_S, now_ms
+from sightline.tracking.store import Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+RunStatus = Literal["running", "finished", "failed", "stopped", "unfinished"]
+"""A stopped run was asked to; an unfinished one was killed, or its machine died. Both go on with the same command."""
+
+_PAGE = 1000
+_ALIVE_MS = int(EVERY_S * 1000) * 4
+_STATUS: dict[str, RunStatus] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "stopped"}
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """One run as MLflow has it.
+
+    Attributes:
+        epochs: Epochs that were scored, and those that were asked for.
+        score: The best; None before the first evaluation.
+        started: ISO 8601, UTC.
+        settings: By dotted name.
+        metrics: The last value of each.
+        machine: Where it ran, and library versions.
+    """
+
+    name: str
+    run_id: str
+    status: RunStatus
+    model: str
+    dataset: str
+    epochs: tuple[int, int]
+    score: float | None
+    images_per_s: float | None
+    workers: int
+    started: str
+    settings: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    machine: dict[str, str] = field(default_factory=dict)
+
+
+def list_runs(config: TrackingConfig, root: Path, *, limit: int | None = None) -> list[TrackedRun]:
+    """The runs of the experiment, newest first; none, and nothing is made, where there is no database yet."""
+    store = Store.find(config, root)
+    if store.database and not store.database.exists():
+        return []
+    client = store.open()
+    experiment_id = store.find_experiment(client)
+    if experiment_id is None:
+        return []
+    found: list[TrackedRun] = []
+    token: str | None = None
+    with telling(store.uri):
+        while limit is None or len(found) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = client.search_runs(
+                [experiment_id], max_results=size, order_by=["attributes.start_time DESC"], page_token=token
+            )
+            found += [_tracked(run) for run in page]
+            token = page.token
+            if not token:
+                break
+    return found
+
+
+def choose_runs(runs: list[TrackedRun], names: list[str]) -> list[TrackedRun]:
+    """Runs by name (the newest of that name) or by the first letters of their id, in the order asked for."""
+    return [_choose(runs, name) for name in names]
+
+
+def _choose(runs: list[TrackedRun], name: str) -> TrackedRun:
+    named = [run for run in runs if run.name == name]
+    found = named or [run for run in runs if len(name) >= 4 and run.run_id.startswith(name)]
+    if not found:
+        known = ", ".join(dict.fromkeys(run.name for run in runs[:6])) or "none"
+        raise NotFoundError(f"there is no run {name!r}; the newest are: {known}. `sightline runs` lists all")
+    return found[0]
+
+
+def _tracked(run: "Run") -> TrackedRun:
+    tags: Mapping[str, str] = run.data.tags
+    settings, metrics = dict(run.data.params), dict(run.data.metrics)
+    return TrackedRun(
+        name=run.info.run_name or run.info.run_id,
+        run_id=run.info.run_id,
+        status=_status(run.info.status, tags),
+        model=settings.get("train.model", ""),
+        dataset=tags.get("sightline.dataset", ""),
+        epochs=(int(metrics.get("val/epoch", 0)), int(settings.get("train.epochs", 0))),
+        score=metrics.get("run/best_score"),
+        images_per_s=metrics.get("run/images_per_s"),
+        workers=int(tags.get("machine.workers", 1)),
+        started=datetime.fromtimestamp(run.info.start_time / 1000, UTC).isoformat(timespec="seconds"),
+        settings=settings | {name.removeprefix("sightline."): tags[name] for name in sorted(tags) if _is_setting(name)},
+        metrics=metrics,
+        machine={name: tags[name] for name in sorted(tags) if name.startswith(("machine.", "version."))},
+    )
+
+
+def _is_setting(tag: str) -> bool:
+    return tag.startswith("sightline.") and tag != SEEN
+
+
+def _status(status: Any, tags: Mapping[str, str]) -> RunStatus:
+    """A run that MLflow believes to run, but that gives no sign of life, was killed."""
+    alive = now_ms() - int(tags.get(SEEN, 0)) < _ALIVE_MS
+    return _STATUS.get(str(status), "running" if alive else "unfinished")

@@ -1,0 +1,73 @@
+"""Where runs are kept: SQLite in the workspace, or any server by URI."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sightline.config import TrackingConfig
+from sightline.secrets import hide_parts
+from sightline.tracking.library import is_there_already, open_client, telling
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+DATABASE = "mlflow.db"
+ARTIFACTS = "mlflow-artifacts"
+
+
+@dataclass(frozen=True)
+class Store:
+    """An experiment of a server or database.
+
+    Attributes:
+        uri: May hold credentials; `place` does not.
+        artifacts: Where files go; None leaves it to the server.
+        database: The file, for SQLite in the workspace.
+    """
+
+    uri: str
+    experiment: str
+    artifacts: str | None = None
+    database: Path | None = None
+
+    @classmethod
+    def find(cls, config: TrackingConfig, root: Path) -> "Store":
+        """The URI of the settings, else MLFLOW_TRACKING_URI, else SQLite in the workspace."""
+        uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI")
+        if uri:
+            return cls(uri, config.experiment)
+        root = root.resolve()
+        database = root / DATABASE
+        return cls(f"sqlite:///{database.as_posix()}", config.experiment, (root / ARTIFACTS).as_uri(), database)
+
+    @property
+    def place(self) -> str:
+        """Where runs are kept, as it may be shown."""
+        return str(self.database) if self.database else hide_parts(self.uri, self.uri)
+
+    def open(self) -> "MlflowClient":
+        """A client; the database and its directory are made if need be."""
+        if self.database:
+            self.database.parent.mkdir(parents=True, exist_ok=True)
+        return open_client(self.uri)
+
+    def find_experiment(self, client: "MlflowClient") -> str | None:
+        """The id of the experiment, if there is one."""
+        with telling(self.uri):
+            found = client.get_experiment_by_name(self.experiment)
+            return found.experiment_id if found else None
+
+    def make_experiment(self, client: "MlflowClient") -> str:
+        """The id of the experiment, which is made if need be."""
+        with telling(self.uri):
+            found = self.find_experiment(client)
+            if found is not None:
+                return found
+            try:
+                return str(client.create_experiment(self.experiment, artifact_location=self.artifacts))
+            except Exception as error:
+                made_by_another = self.find_experiment(client) if is_there_already(error) else None
+                if made_by_another is None:
+                    raise
+                return made_by_another

@@ -1,0 +1,153 @@
+"""What is kept of a run besides its model: in its directory for everybody, and in MLflow."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sightline.config import Config
+from sightline.data.dataset import Dataset
+from sightline.secrets import redact_values
+from sightline.tracking.commit import git_commit
+from sightline.tracking.machine import Placement, peak_memory_mb, this_machine
+from sightline.tracking.tracker import RunFacts, Tracker
+from sightline.train.loop import Progress, Stopped, Trainer
+from sightline.train.schedule import learning_rate
+from sightline.train.step_log import StepLog
+from sightline.train.timing import Timing
+
+CONFIG, MACHINE, SCORES, CURVE, PREDICTIONS = (
+    "config.json",
+    "machine.json",
+    "scores.json",
+    "learning-curve.png",
+    "predictions",
+)
+_MAX_POINTS = 5000
+"""Points of a curve: of a longer run every second, third, … step is noted."""
+_NOT_SETTINGS = ("ingest", "tracking")
+"""Sections that say nothing of a training run."""
+
+
+class RunRecord:
+    """Listens to one run, on the worker that speaks for all of them."""
+
+    def __init__(self, dataset: Dataset, config: Config, directory: Path, tracker: Tracker) -> None:
+        self._dataset, self._config, self._directory, self._tracker = dataset, config, directory, tracker
+        self._steps = StepLog(directory)
+        self._spent, self._stepped = 0.0, False
+
+    @contextmanager
+    def during(self, trainer: Trainer) -> Iterator[None]:
+        """Keep the story of a run while it goes on, and how it ended."""
+        self._trainer, self._timing = trainer, Timing(self._directory, trainer.seconds)
+        self._begin()
+        try:
+            yield
+        except (Stopped, KeyboardInterrupt, SystemExit):
+            self.on_checkpoint()
+            self._tracker.finish("KILLED")
+            raise
+        except BaseException:
+            self.on_checkpoint()
+            self._tracker.finish("FAILED")
+            raise
+        self._tracker.finish(
+            "FINISHED", [self._directory / name for name in (CONFIG, MACHINE, SCORES, CURVE, PREDICTIONS)]
+        )
+
+    @property
+    def images_per_s(self) -> float:
+        """Over the whole run."""
+        return self._timing.images_per_s
+
+    def on_step(self, progress: Progress, num_steps: int, losses: dict[str, float], images: int) -> None:
+        """Note a step."""
+        self._stepped = True
+        self._timing.images += images * self._trainer.collective.size
+        spent, self._spent = self._timing.training_s - self._spent, self._timing.training_s
+        every = max(1, num_steps // _MAX_POINTS)
+        if progress.step % every and progress.step != num_steps:
+            return
+        lr = learning_rate(self._config.train, progress.step - 1, num_steps)
+        rate = images * self._trainer.collective.size / spent if spent > 0 else 0.0
+        epoch = progress.step * self._config.train.epochs / num_steps
+        self._steps.add(progress.step, epoch, losses["loss"], lr, rate)
+        terms = {f"train/loss_{name}": value for name, value in losses.items() if name != "loss"}
+        noted = {"train/loss": losses["loss"], **terms, "train/lr": lr, "train/images_per_s": rate}
+        self._tracker.log(noted, step=progress.step)
+
+    def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
+        """Note an evaluation."""
+        progress = self._trainer.progress
+        noted = {f"val/{name}": value for name, value in scores.items()}
+        best = max(progress.best_score, scores["score"])
+        self._tracker.log({**noted, "val/epoch": epoch, "run/best_score": best, **self._costs()}, step=progress.step)
+        self._tracker.flush()
+
+    def on_checkpoint(self) -> None:
+        """Put on disk what a killed process would lose, and send what is queued."""
+        self._steps.save()
+        self._timing.save()
+        self._tracker.flush()
+
+    def conclude(self, draw_predictions: Callable[[Path], None]) -> None:
+        """Write scores and pictures of a run that came to its end."""
+        from sightline.report.charts import to_png
+        from sightline.report.curve import learning_curve
+
+        self.on_checkpoint()
+        progress = self._trainer.progress
+        self._tracker.log({"run/best_epoch": progress.best_epoch, **self._costs()}, step=progress.step)
+        scores = {"best_score": progress.best_score, "best_epoch": progress.best_epoch, "history": progress.history}
+        self._write(SCORES, scores)
+        if not self._stepped and (self._directory / CURVE).is_file():
+            return  # The run had ended before: its pictures are there.
+        rows = self._steps.read()
+        curve = learning_curve([row[1] for row in rows], [row[2] for row in rows], progress.history)
+        (self._directory / CURVE).write_bytes(to_png(curve))
+        draw_predictions(self._directory / PREDICTIONS)
+
+    def _begin(self) -> None:
+        self._spent = self._timing.training_s
+        self._steps.go_on_from(self._trainer.progress.step)
+        machine = this_machine(_placement(self._trainer))
+        self._write(MACHINE, machine.to_dict())
+        self._write(CONFIG, self._config.model_dump(mode="json"))
+        info = self._dataset.info
+        tags = {"sightline.dataset": info.name, "sightline.dataset_hash": info.content_hash, **machine.to_tags()}
+        commit = git_commit(Path.cwd())
+        if commit:
+            tags |= {"mlflow.source.git.commit": commit.removesuffix("-dirty"), "sightline.git_commit": commit}
+        facts = RunFacts(self._directory.name, self._directory, _flat(self._config), tags)
+        self._tracker.start(facts)
+
+    def _costs(self) -> dict[str, float]:
+        seconds = {f"time/{name}_s": value for name, value in self._timing.seconds.items()}
+        costs = {"run/images_per_s": self._timing.images_per_s, "run/peak_memory_mb": peak_memory_mb(), **seconds}
+        if next(self._trainer.model.parameters()).is_cuda:
+            costs["run/peak_gpu_memory_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
+        return costs
+
+    def _write(self, name: str, value: Any) -> None:
+        text = json.dumps(redact_values(value), indent=2) + "\n"
+        (self._directory / name).write_text(text, "utf-8")
+
+
+def _placement(trainer: Trainer) -> Placement:
+    device = next(trainer.model.parameters()).device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Placement(workers=trainer.collective.size, threads=torch.get_num_threads(), devices=(name,))
+
+
+def _flat(config: Config) -> dict[str, str]:
+    """Settings by dotted name, as texts."""
+    sections = redact_values(config.model_dump(mode="json", exclude=set(_NOT_SETTINGS)))
+    return {
+        f"{section}.{name}": value if isinstance(value, str) else json.dumps(value)
+        for section, values in sections.items()
+        for name, value in values.items()
+    }

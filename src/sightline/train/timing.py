@@ -1,0 +1,95 @@
+"""Where the time of a run goes, over all the processes that it took."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.train.collective import Collective
+
+TRAINING = ("data", "forward_backward", "all_reduce", "optimizer")
+"""The parts of a step; evaluation and checkpoints come between steps."""
+PARTS = (*TRAINING, "evaluation", "checkpoint")
+FILE = "timing.json"
+
+
+class TimedCollective:
+    """A collective that notes how long it took to add things up."""
+
+    def __init__(self, inner: Collective) -> None:
+        self._inner = inner
+        self.seconds = 0.0
+
+    @property
+    def rank(self) -> int:
+        """This worker's number."""
+        return self._inner.rank
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return self._inner.size
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """The sum over all workers, in place; waiting for the slowest of them counts."""
+        if self.size == 1:
+            return self._inner.all_reduce(tensor)
+        _finish_device(tensor)  # Or else the computation that is still under way would be counted here.
+        started = time.perf_counter()
+        summed = self._inner.all_reduce(tensor)
+        _finish_device(tensor)
+        self.seconds += time.perf_counter() - started
+        return summed
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Rank 0's tensor, in place."""
+        return self._inner.broadcast(tensor)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every worker's value, by rank."""
+        return self._inner.gather(value)
+
+    def barrier(self) -> None:
+        """Wait until every worker is here."""
+        self._inner.barrier()
+
+
+class Timing:
+    """Seconds by part and images trained on: those of this process, and of the run's processes before it."""
+
+    def __init__(self, directory: Path, seconds: dict[str, float]) -> None:
+        self._file, self._own = directory / FILE, seconds
+        self._before: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        self.images = 0
+        if self._file.is_file():
+            noted = json.loads(self._file.read_text("utf-8"))
+            self._before |= noted["seconds"]
+            self.images = noted["images"]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By part, of the whole run so far."""
+        return {name: self._before[name] + self._own[name] for name in PARTS}
+
+    @property
+    def training_s(self) -> float:
+        """Of the steps alone."""
+        return sum(self.seconds[name] for name in TRAINING)
+
+    @property
+    def images_per_s(self) -> float:
+        """Images trained on in a second of training."""
+        return self.images / self.training_s if self.training_s else 0.0
+
+    def save(self) -> None:
+        """Note it for the next process and for people."""
+        noted = {"images": self.images, "images_per_s": round(self.images_per_s, 3), "seconds": self.seconds}
+        self._file.write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
+
+
+def _finish_device(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
