@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness import machine, markdown_table, write_page
 
-import sightline
+from sightline import api
 from sightline.config import load_config
 from sightline.metrics.result import DetectionResult
 from sightline.train.run import RunResult
@@ -32,9 +32,9 @@ def main() -> None:
     given = arguments.parse_args()
     if not given.source.is_dir():
         raise SystemExit(f"{given.source} is not there: give the folder of DeepPCB with trainval.txt and test.txt")
-    sightline.ingest(given.source, to=DATASET, replace=True)
+    api.ingest(given.source, to=DATASET, replace=True)
     run, seconds = train(given.sets)
-    result = sightline.evaluate(run.name, DATASET, split="test", iou=IOU)
+    result = api.evaluate(run.name, DATASET, split="test", iou=IOU)
     assert isinstance(result, DetectionResult)
     page = describe(run, result, seconds, given.sets)
     print(page)
@@ -45,7 +45,7 @@ def train(sets: list[str]) -> tuple[RunResult, dict[str, float]]:
     """Train by the recipe, afresh; also the seconds it took by the clock and on the cores."""
     config = load_config(RECIPE, sets=tuple(sets))
     started, before = time.perf_counter(), os.times()
-    run = sightline.train(DATASET, config=config, fresh=True, on_scores=say)
+    run = api.train(DATASET, config=config, fresh=True, on_scores=say)
     after = os.times()
     cores = after.user + after.system - before.user - before.system
     return run, {"clock": time.perf_counter() - started, "cores": cores}
