@@ -1,6 +1,7 @@
 """The loss of every step in a CSV file, so that a learning curve can be drawn of a run that took many processes."""
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 
 FILE = "steps.csv"
@@ -32,6 +33,11 @@ class StepLog:
 
     def read(self) -> list[tuple[float, ...]]:
         """All rows of the file; one torn by a crash is left out."""
-        with open(self._file, newline="", encoding="utf-8") as stream:
-            rows = list(csv.reader(stream))[1:]
-        return [tuple(map(float, row)) for row in rows if len(row) == len(_COLUMNS) and all(row)]
+        with open(self._file, newline="", encoding="utf-8", errors="replace") as stream:
+            lines = [line.split(",") for line in stream.read().splitlines()[1:]]
+        rows = []
+        for line in lines:
+            with suppress(ValueError):
+                row = tuple(map(float, line))
+                rows += [row] if len(row) == len(_COLUMNS) else []
+        return rows

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,11 @@ class Timing:
         self._file, self._own = directory / FILE, seconds
         self._before: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.images = 0
-        if self._file.is_file():
+        # A process killed while it wrote leaves half a file: then the count begins anew, and the run goes on.
+        with suppress(OSError, ValueError, KeyError, TypeError):
             noted = json.loads(self._file.read_text("utf-8"))
-            self._before |= noted["seconds"]
-            self.images = noted["images"]
+            before, self.images = {**self._before, **noted["seconds"]}, int(noted["images"])
+            self._before = before
 
     @property
     def seconds(self) -> dict[str, float]:
