@@ -13,7 +13,7 @@ from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError
 from sightline.report.inspection import Inspection
-from sightline.workspace import Workspace
+from sightline.workspace import Workspace, check_name
 
 if TYPE_CHECKING:
     from sightline.metrics.classification import ClassificationResult
@@ -149,6 +149,7 @@ def train(
     *,
     workspace: str | Path | None = None,
     config: Config | None = None,
+    name: str | None = None,
     fresh: bool = False,
     on_step: "OnStep | None" = None,
     on_scores: Callable[[int, dict[str, float]], None] | None = None,
@@ -159,6 +160,7 @@ def train(
     """Train a model on a dataset, or go on with the unfinished run of the same settings.
 
     Args:
+        name: What to call the run; default: a name made from its settings and dataset.
         fresh: Start anew, even if there is such a run.
         on_step: Told of every step.
         on_scores: Told the epoch and the scores of every evaluation.
@@ -181,7 +183,7 @@ def train(
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     for note in notes:
         watcher.on_note(note)
-    directory = Workspace.find(workspace).runs / run_name(opened, config)
+    directory = Workspace.find(workspace).runs / (check_name(name) if name else run_name(opened, config))
     tracker = open_tracker(config.tracking, Workspace.find(workspace).root)
     return train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
 

@@ -37,6 +37,7 @@ def train(
     batchnorm: Annotated[
         str | None, typer.Option(help="BatchNorm over the batch (sync), a worker's share (local), or frozen.")
     ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the run.", show_default="by its settings")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if this run is unfinished.")] = False,
     tracking_uri: TrackingUri = None,
     no_track: Annotated[bool, typer.Option("--no-track", help="Do not keep the run in MLflow.")] = False,
@@ -62,6 +63,7 @@ def train(
                 dataset,
                 workspace=workspace,
                 config=settings,
+                name=name,
                 fresh=fresh,
                 on_step=line.on_step,
                 on_scores=line.on_scores,
@@ -71,7 +73,7 @@ def train(
         except Stopped:
             session.say("stopped; the checkpoint is saved, and the same command goes on from here")
             raise SystemExit(128 + asked()) from None
-    session.finish(asdict(result), lambda: _show_run(session, result))
+    session.finish(asdict(result), lambda: _show_run(session, result, dataset))
 
 
 def evaluate(
@@ -110,7 +112,7 @@ def _asked_to_stop() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-def _show_run(session: Session, result: "RunResult") -> None:
+def _show_run(session: Session, result: "RunResult", dataset: str) -> None:
     if result.resumed_at_step:
         session.say(f"went on from step {result.resumed_at_step:,}")
     parts = {name.replace("_", "/" if name.startswith("forward") else "-"): s for name, s in result.seconds.items()}
@@ -119,7 +121,7 @@ def _show_run(session: Session, result: "RunResult") -> None:
     session.say(f"curve and pictures are in {result.directory}")
     if result.tracked_in:
         session.say(f"compare it with: sightline runs (MLflow at {result.tracked_in})")
-    session.say(f"score it with: sightline evaluate {result.name} DATASET --split test")
+    session.say(f"score it with: sightline evaluate {result.name} {dataset}")
 
 
 def _show_scores(session: Session, result: Any) -> None:

@@ -31,6 +31,9 @@ from sightline.train.record import RunRecord
 from sightline.train.resolve import resolve_training, start_from_weights
 from sightline.train.validation import Parts, divide
 
+IDENTITY = "identity.txt"
+"""In a run's directory: the name that its settings and dataset give it, whatever the user called it."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -94,9 +97,7 @@ def train_run(
     _check(dataset, config)
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
-    if fresh:
-        shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
+    _claim(directory, run_name(dataset, config), fresh=fresh)
     torch.set_num_threads(config.train.threads or num_cores())
     torch.manual_seed(config.train.seed)
     model = _make_model(dataset, config, watcher)
@@ -123,6 +124,20 @@ def train_run(
         peak_memory_mb=peak_memory_mb(),
         tracked_in=tracker.place,
     )
+
+
+def _claim(directory: Path, identity: str, *, fresh: bool) -> None:
+    """Make the run's directory, or find it; one that holds another run under the same name is refused."""
+    note = directory / IDENTITY
+    if fresh:
+        shutil.rmtree(directory, ignore_errors=True)
+    elif note.is_file() and (found := note.read_text("utf-8").strip()) not in (identity, ""):
+        raise ConfigError(
+            f"run {directory.name!r} has other settings or another dataset (it is {found}, this would be {identity}): "
+            "give --fresh to start it anew, or another --name"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    note.write_text(identity + "\n", "utf-8")
 
 
 def _make_model(dataset: Dataset, config: Config, watcher: Watcher) -> Detector:

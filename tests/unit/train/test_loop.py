@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import ANY
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import sightline
+from sightline.api import train as sightline_train
 from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, TrainingError
@@ -53,7 +55,13 @@ def config(**train: object) -> Config:
         "checkpoint_every_s": 0.001,
         **train,
     }
-    return load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}})
+    return load_config(
+        flags={
+            "train": settings,
+            "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2},
+            "tracking": {"enabled": False},
+        }
+    )
 
 
 def final_weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -105,6 +113,16 @@ def test_fresh_starts_anew(shapes: Dataset, tmp_path: Path) -> None:
     train_run(shapes, config(epochs=1), tmp_path)
     assert train_run(shapes, config(epochs=1), tmp_path).resumed_at_step > 0
     assert train_run(shapes, config(epochs=1), tmp_path, fresh=True).resumed_at_step == 0
+
+
+def test_a_name_that_another_run_has_is_refused(workspace: Path) -> None:
+    train = partial(sightline_train, "shapes", workspace=workspace, name="mine")
+    train(config=config(epochs=1, seed=1))
+    assert train(config=config(epochs=1, seed=1)).resumed_at_step > 0
+    with pytest.raises(ConfigError, match="'mine' has other settings"):
+        train(config=config(epochs=1, seed=2))
+    assert train(config=config(epochs=1, seed=2), fresh=True).resumed_at_step == 0
+    assert sightline.evaluate("mine", "shapes", workspace=workspace).num_images > 0
 
 
 def test_every_image_once_an_epoch(shapes: Dataset, tmp_path: Path) -> None:
@@ -251,7 +269,7 @@ import sightline
 from sightline.config import load_config
 from sightline.train.run import train_run
 settings = {"model": "nano", "size": 64, "epochs": 2, "batch": 3, "threads": 1, "ema": 0.9, "checkpoint_every_s": 0.001}
-config = load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}})
+config = load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}, "tracking": {"enabled": False}})
 train_run(sightline.open_dataset("shapes", workspace=sys.argv[1]), config, Path(sys.argv[2]))
 """
 
