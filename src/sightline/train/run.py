@@ -59,7 +59,8 @@ class Watcher:
 def run_name(dataset: Dataset, config: Config) -> str:
     """Names a run by what decides its outcome: the same command again goes on with the same run."""
     settings = {"train": config.train.model_dump(mode="json"), "augment": config.augment.model_dump(mode="json")}
-    settings["train"].pop("threads")
+    for name in ("threads", "checkpoint_every_s"):
+        settings["train"].pop(name)
     identity = json.dumps([settings, dataset.info.content_hash], sort_keys=True)
     return f"{dataset.info.name}-{config.train.model}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
