@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-metrics requirements programs clean
+.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-metrics bench-train chaos requirements programs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ bench-quality: $(DEV_STAMP) ## `nano` on DeepPCB, about an hour; results go to d
 
 bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools
 	@$(BIN)/python bench/metrics.py
+
+chaos: $(DEV_STAMP) ## kill a training run 30 times and tear its files: nothing saved is lost; results in docs/benchmarks
+	@$(BIN)/python bench/chaos.py
 
 requirements: ## compile the locked requirements anew (needs uv)
 	$(COMPILE) pyproject.toml --extra all --override requirements/without-torch.txt --output-file requirements/core.txt

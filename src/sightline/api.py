@@ -16,7 +16,9 @@ from sightline.report.inspection import Inspection
 from sightline.workspace import Workspace, check_name
 
 if TYPE_CHECKING:
+    from sightline.data.formats.deeppcb_results import DeepPcbOutput
     from sightline.metrics.classification import ClassificationResult
+    from sightline.metrics.columns import Detections
     from sightline.metrics.result import DetectionResult
     from sightline.tracking.comparison import Comparison
     from sightline.tracking.listing import TrackedRun
@@ -224,7 +226,10 @@ def evaluate(
     *,
     split: str = "test",
     iou: float | None = None,
+    score_threshold: float | None = None,
+    deeppcb: "DeepPcbOutput | None" = None,
     workspace: str | Path | None = None,
+    config: Config | None = None,
     progress: Any = None,
 ) -> "DetectionResult | ClassificationResult":
     """Score a model on a split of a dataset; precision, recall and F1 at the threshold that validation chose.
@@ -232,10 +237,14 @@ def evaluate(
     Args:
         model: The name of a run, or the path of a model.
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
+        score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
+        deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
+        config: `loader` says how images are read.
 
     >>> import sightline
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
     """
+    from sightline.data.formats.deeppcb_results import DeepPcbResults
     from sightline.train.evaluate import evaluate as score
     from sightline.train.evaluate import make_metric
     from sightline.train.model_files import load_model
@@ -247,8 +256,17 @@ def evaluate(
             f"the model finds {', '.join(info.classes[:6])}; dataset {opened.info.name!r} has "
             f"{', '.join(opened.classes[:6])}: ingest it with --classes in the model's order"
         )
-    metric = make_metric(loaded, opened, iou=iou, score_threshold=info.score_threshold)
-    return score(loaded, opened.select(split), metric, loader=Config().loader, progress=progress)
+    chosen = opened.select(split)
+    threshold = info.score_threshold if score_threshold is None else score_threshold
+    metric = make_metric(loaded, opened, iou=iou, score_threshold=threshold)
+    results = DeepPcbResults(deeppcb, opened.classes, score_threshold=threshold) if deeppcb else None
+
+    def on_found(position: int, found: "Detections") -> None:
+        if results:
+            results.add(chosen[position].file_name, found.boxes, found.scores, found.labels)
+
+    loader = (config or Config()).loader
+    return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found)
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

@@ -117,6 +117,11 @@ def test_public_names_resolve(name: str) -> None:
     assert getattr(sightline, name) is not None
 
 
+def test_folders_do_not_take_the_place_of_functions(tmp_path: Path) -> None:
+    code = "import sightline, sightline.train.schedule; print(callable(sightline.train), sightline.train.__module__)"
+    assert run_python(code, tmp_path) == "True sightline.api\n"
+
+
 def test_unknown_public_name() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = sightline.nonsense

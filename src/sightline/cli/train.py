@@ -3,7 +3,8 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -81,9 +82,27 @@ def evaluate(
     dataset: Annotated[str, typer.Argument(help="Name of a dataset, or a path or URL to one.", show_default=False)],
     split: Annotated[str, typer.Option(help="Which images.")] = "test",
     iou: Annotated[
-        float | None, typer.Option(help="One overlap for mAP and F1 (DeepPCB: 0.33).", show_default="COCO's ten")
+        float | None,
+        typer.Option(min=0.01, max=1, help="One overlap for mAP and F1 (DeepPCB: 0.33).", show_default="COCO's ten"),
     ] = None,
+    score_threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="For precision, recall, F1, confusion.", show_default="what validation chose"),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Images at once.", show_default="8")] = None,
+    write_deeppcb: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write what was found as DeepPCB's evaluation reads it.", show_default=False),
+    ] = None,
+    deeppcb_for: Annotated[
+        Literal["map", "f"], typer.Option(help="Its mAP wants every box, its F-score those above the threshold.")
+    ] = "map",
+    deeppcb_types: Annotated[
+        Literal["name", "number"], typer.Option(help="Its description wants names; its annotations have numbers.")
+    ] = "name",
     workspace: WorkspaceOption = None,
+    config: ConfigFile = None,
+    sets: Sets = [],  # noqa: B006
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -91,11 +110,24 @@ def evaluate(
     import json as json_module
 
     from sightline import api
+    from sightline.data.formats.deeppcb_results import DeepPcbOutput
 
-    session = Session(workspace, json, debug)
+    session = Session(workspace, json, debug, config, sets)
+    settings = session.config(loader={"batch": batch})
+    output = DeepPcbOutput(write_deeppcb, deeppcb_for, deeppcb_types) if write_deeppcb else None
     with session.progress("evaluating") as progress:
-        result = api.evaluate(model, dataset, split=split, iou=iou, workspace=workspace, progress=progress)
-    session.finish(json_module.loads(result.to_json()), lambda: _show_scores(session, result))
+        result = api.evaluate(
+            model,
+            dataset,
+            split=split,
+            iou=iou,
+            score_threshold=score_threshold,
+            deeppcb=output,
+            workspace=workspace,
+            config=settings,
+            progress=progress,
+        )
+    session.finish(json_module.loads(result.to_json()), lambda: _show_scores(session, result, write_deeppcb))
 
 
 @contextmanager
@@ -124,21 +156,9 @@ def _show_run(session: Session, result: "RunResult", dataset: str) -> None:
     session.say(f"score it with: sightline evaluate {result.name} {dataset}")
 
 
-def _show_scores(session: Session, result: Any) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+def _show_scores(session: Session, result: Any, written: Path | None) -> None:
+    from sightline.report.scores import print_scores
 
-    detects = hasattr(result, "map50")
-    names = ("map", "map50", "map75") if detects else ("accuracy", "macro_f1")
-    session.say(
-        "  ".join(f"{name} {getattr(result, name):.3f}" for name in names) + f"  ({result.num_images:,} images)"
-    )
-    table = Table(box=None)
-    for column in ("class", *(("AP", "AP50") if detects else ()), "precision", "recall", "F1"):
-        table.add_column(column, justify="left" if column == "class" else "right")
-    for row in result.per_class:
-        figures = (*((row.ap, row.ap50) if detects else ()), row.rates.precision, row.rates.recall, row.rates.f1)
-        table.add_row(escape(row.name), *(f"{figure:.3f}" for figure in figures))
-    session.console.print(table)
-    if detects:
-        session.say(f"precision, recall and F1 at score {result.score:.3f}, IoU {result.iou:g}")
+    print_scores(session.console, result)
+    if written:
+        session.say(f"{result.num_images:,} files for DeepPCB's evaluation in {str(written)!r}")

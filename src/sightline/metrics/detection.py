@@ -121,9 +121,9 @@ class DetectionMetric:
 
     def _per_class(self, matched: Matched, averages: Averages, point: OperatingPoint) -> tuple[ClassResult, ...]:
         chosen = np.searchsorted(matched.thresholds, self.iou_thresholds)
-        ap = averages.precision[0, chosen].mean(axis=0).tolist()
+        ap, small, medium, large = averages.precision[:, chosen].mean(axis=1).tolist()
         ap50 = averages.precision[0, np.searchsorted(matched.thresholds, 0.5)].tolist()
-        columns = (self.classes, ap, ap50, matched.num_true().tolist(), point.per_class)
+        columns = (self.classes, ap, ap50, small, medium, large, matched.num_true().tolist(), point.per_class)
         return tuple(ClassResult(*row) for row in zip(*columns, strict=True))
 
 

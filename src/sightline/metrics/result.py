@@ -17,6 +17,9 @@ class ClassResult:
         name: Name of the class.
         ap: Average precision, the mean over the IoU thresholds.
         ap50: Average precision at IoU 0.5.
+        ap_small: Of objects up to 32 x 32 pixels, like `ap`.
+        ap_medium: Of objects from 32 x 32 to 96 x 96 pixels.
+        ap_large: Of objects from 96 x 96 pixels.
         num_true: True boxes that are not ignored.
         rates: Precision, recall and F1 at the operating point.
     """
@@ -24,6 +27,9 @@ class ClassResult:
     name: str
     ap: float
     ap50: float
+    ap_small: float
+    ap_medium: float
+    ap_large: float
     num_true: int
     rates: Rates
 

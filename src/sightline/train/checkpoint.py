@@ -15,6 +15,7 @@ import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class CheckpointDirectory:
     def __init__(self, path: Path, *, keep: int = 2) -> None:
         self.path = path
         self._keep = keep
+        self._damaged: set[Path] = set()
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint; when this returns it survives a crash of the machine.
@@ -60,20 +62,18 @@ class CheckpointDirectory:
         """
         refuse_not_finite(checkpoint.weights)
         refuse_not_finite(checkpoint.ema or {})
-        final = self.path / f"step-{checkpoint.progress['step']:08d}"
+        final = self._free_place(checkpoint.progress["step"])
         partial = self.path / f".{final.name}.{os.getpid()}.tmp"
         try:
             self._remove_partial()
             partial.mkdir(parents=True)
             _write_files(partial, checkpoint)
-            if final.exists():
-                shutil.rmtree(final)
             partial.rename(final)
             sync(self.path)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise StorageError(f"cannot save a checkpoint in {str(self.path)!r}: {error}") from error
-        self._remove_old()
+        self._remove_others(final)
         return final
 
     def load_latest(self) -> Checkpoint | None:
@@ -82,15 +82,28 @@ class CheckpointDirectory:
             try:
                 return load_checkpoint(place)
             except DamagedError:
-                continue  # Torn by a crash of the disk: the one before it is whole.
+                self._damaged.add(place)  # Torn by a crash of the disk: the one before it is whole.
         return None
 
     def _newest_first(self) -> Iterator[Path]:
         yield from sorted(self.path.glob("step-*"), reverse=True)
 
-    def _remove_old(self) -> None:
-        for place in list(self._newest_first())[self._keep :]:
-            shutil.rmtree(place, ignore_errors=True)
+    def _free_place(self, step: int) -> Path:
+        """A step may be saved twice, before and after it is scored; what was saved first stays until that is done."""
+        name = f"step-{step:08d}"
+        places = (self.path / (f"{name}.{times}" if times else name) for times in count())
+        return next(place for place in places if not place.exists())
+
+    def _remove_others(self, saved: Path) -> None:
+        """Keep the newest whole ones up to the one just saved.
+
+        Whatever is newer is of no use: had it been whole, the run would have gone on from there.
+        """
+        whole = [place for place in self._newest_first() if place <= saved and place not in self._damaged]
+        for place in self._newest_first():
+            if place not in whole[: self._keep]:
+                shutil.rmtree(place, ignore_errors=True)
+                self._damaged.discard(place)
 
     def _remove_partial(self) -> None:
         for place in self.path.glob(".step-*.tmp"):

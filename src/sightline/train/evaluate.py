@@ -18,7 +18,9 @@ from sightline.models.letterbox import Letterbox, boxes_to_original
 from sightline.train.collective import Alone, Collective
 from sightline.train.step import to_device
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int], None]
+OnFound = Callable[[int, Detections], None]
+"""Told an image's place in the dataset and what was found in it, in pixels of the image as it is stored."""
 
 
 def make_metric(
@@ -44,16 +46,27 @@ def evaluate(
     loader: LoaderConfig,
     collective: Collective | None = None,
     progress: Progress | None = None,
+    on_found: OnFound | None = None,
 ) -> DetectionResult | ClassificationResult:
-    """Feed a new metric with what the model finds, and compute it over all workers."""
+    """Feed a new metric with what the model finds, and compute it over all workers.
+
+    Args:
+        on_found: Told of every image of a detector, in the order of the dataset; each worker is told of its own.
+    """
     collective = collective or Alone()
     done = 0
     for batch, found in _found(model, dataset, loader, collective):
         for position, one in zip(batch.positions.tolist(), found, strict=True):
-            _update(metric, model, dataset, position, one)
+            if isinstance(metric, ClassificationMetric):
+                _take_answer(metric, dataset, position, one)
+                continue
+            boxes = in_original(one, model, dataset, position)
+            metric.update(position, dataset.annotation(position), boxes)
+            if on_found:
+                on_found(position, boxes)
         done += len(batch)
         if progress:
-            progress(done, len(dataset))
+            progress(done)
     others = [state for rank, state in enumerate(collective.gather(metric.state())) if rank != collective.rank]
     metric.merge(others)
     return metric.compute()
@@ -71,16 +84,11 @@ def _found(
             yield batch, model.detect(work.images)
 
 
-def _update(
-    metric: DetectionMetric | ClassificationMetric, model: Detector, dataset: Dataset, position: int, found: Found
-) -> None:
+def _take_answer(metric: ClassificationMetric, dataset: Dataset, position: int, found: Found) -> None:
     truth = dataset.annotation(position)
-    if isinstance(metric, ClassificationMetric):
-        scores = torch.zeros(len(metric.classes)).index_copy(0, found.labels.cpu(), found.scores.cpu().float())
-        assert truth.label is not None, "classifiers are scored on classification datasets"
-        metric.update(position, truth.label, scores.numpy())
-    else:
-        metric.update(position, truth, in_original(found, model, dataset, position))
+    scores = torch.zeros(len(metric.classes)).index_copy(0, found.labels.cpu(), found.scores.cpu().float())
+    assert truth.label is not None, "classifiers are scored on classification datasets"
+    metric.update(position, truth.label, scores.numpy())
 
 
 def in_original(found: Found, model: Detector, dataset: Dataset, position: int) -> Detections:

@@ -8,10 +8,11 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
+from sightline.data.disk import sync
 from sightline.errors import DamagedError, NotFoundError
 from sightline.models.detector import Detector
 from sightline.models.factory import make_model
-from sightline.train.checkpoint import Weights, refuse_not_finite, verify_manifest, write_manifest
+from sightline.train.checkpoint import MANIFEST, Weights, refuse_not_finite, verify_manifest, write_manifest
 
 WEIGHTS, DESCRIPTION = "weights.safetensors", "model.json"
 
@@ -44,8 +45,20 @@ def save_model(directory: Path, weights: Weights, info: ModelInfo) -> None:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, partial / WEIGHTS)
     (partial / DESCRIPTION).write_text(json.dumps(asdict(info), indent=2) + "\n", "utf-8")
     write_manifest(partial)
+    if _is_same(directory, partial):
+        shutil.rmtree(partial)  # A run that had ended was started again: its model is never away, not even shortly.
+        return
     shutil.rmtree(directory, ignore_errors=True)
     partial.rename(directory)
+    sync(directory.parent)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        verify_manifest(one)
+    except DamagedError:
+        return False
+    return (one / MANIFEST).read_bytes() == (other / MANIFEST).read_bytes()
 
 
 def load_model(directory: Path) -> tuple[Detector, ModelInfo]:

@@ -76,7 +76,8 @@ class Watcher:
 def run_name(dataset: Dataset, config: Config) -> str:
     """Names a run by what decides its outcome (of resolved settings): the same command again goes on with it."""
     settings = {"train": config.train.model_dump(mode="json"), "augment": config.augment.model_dump(mode="json")}
-    for place_only in ("threads", "device", "weights"):  # Weights count by their hash, wherever they lie.
+    # Weights count by their hash, wherever they lie.
+    for place_only in ("threads", "device", "weights", "checkpoint_every_s"):
         settings["train"].pop(place_only)
     identity = json.dumps([settings, dataset.info.content_hash], sort_keys=True)
     return f"{dataset.info.name}-{config.train.model}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,9 +29,7 @@ class Work:
 
 def to_device(batch: Batch, *, device: torch.device, seed: int, dtype: torch.dtype) -> Work:
     """Stack the images and turn annotations into tensors; each image gets its own random key."""
-    images = (
-        torch.stack([torch.from_numpy(image) for image in batch.images]) if batch.images else torch.zeros(0, 32, 32, 3)
-    )
+    images = torch.from_numpy(np.stack(batch.images)) if batch.images else torch.zeros(0, 32, 32, 3)
     images = images.to(device, non_blocking=True).permute(0, 3, 1, 2)  # Channels last, as the decoder gave them.
     targets = [target_of(annotation, device=device, dtype=dtype) for annotation in batch.annotations]
     keys = [

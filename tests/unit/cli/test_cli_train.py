@@ -41,8 +41,33 @@ def test_train_stop_go_on_and_evaluate(tmp_path: Path) -> None:
     done = sightline("evaluate", run["name"], "shapes", "--split", "test", "--iou", "0.33", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "circle" in done.stdout
-    done = sightline("evaluate", run["name"], "shapes", "--json", cwd=tmp_path)
-    assert "map50" in json.loads(done.stdout)
+    done = sightline(
+        "evaluate", run["name"], "shapes", "--json", "--batch", "3", "--score-threshold", "0.02", cwd=tmp_path
+    )
+    found = json.loads(done.stdout)
+    assert found["score"] == 0.02
+    assert len(found["confusion"]) == len(found["per_class"]) + 1
+    # Shapes are not among DeepPCB's types; nothing is written before that is known.
+    done = sightline("evaluate", run["name"], "shapes", "--write-deeppcb", "out", cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "out").exists()) == (2, False)
+    assert "is not one of DeepPCB's" in done.stderr
+
+
+def test_boards_in_the_form_of_deeppcb(tmp_path: Path) -> None:
+    assert sightline("synth", "boards", "--images", "40", "--size", "160", cwd=tmp_path).returncode == 0
+    run = json.loads(sightline("train", "boards", *SMALL, "--lr", "0.01", "--json", cwd=tmp_path).stdout)
+    for purpose in ("map", "f"):
+        arguments = ("--split", "train", "--write-deeppcb", purpose, "--deeppcb-for", purpose)
+        done = sightline("evaluate", run["name"], "boards", *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "true / found as" in done.stdout
+    lines = {
+        purpose: {file.name: file.read_text().splitlines() for file in (tmp_path / purpose).iterdir()}
+        for purpose in ("map", "f")
+    }
+    dataset = json.loads((tmp_path / "sightline-workspace/datasets/boards/dataset.json").read_text())
+    assert len(lines["map"]) == len(lines["f"]) == dataset["splits"]["train"]["images"]
+    assert all(set(lines["f"][name]) <= set(lines["map"][name]) for name in lines["map"])
 
 
 def test_errors_are_one_sentence(tmp_path: Path) -> None:

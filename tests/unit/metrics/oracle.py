@@ -36,9 +36,9 @@ def stats(evaluation: COCOeval | None) -> dict[str, float]:
     return {name: np.nan if value == -1 else float(value) for name, value in zip(STATS, values, strict=True)}
 
 
-def class_ap(evaluation: COCOeval) -> NDArray[np.float64]:
-    """Thresholds x classes."""
-    precision = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=1)
+def class_ap(evaluation: COCOeval, area: int = 0) -> NDArray[np.float64]:
+    """Thresholds x classes, for all sizes (0), or small, medium and large ones (1 to 3)."""
+    precision = evaluation.eval["precision"][:, :, :, area, -1].mean(axis=1)
     return np.where(precision < 0, np.nan, precision)
 
 

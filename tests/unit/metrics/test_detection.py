@@ -43,6 +43,10 @@ def assert_equal_to_pycocotools(scene: Scene, num_classes: int) -> None:
     if evaluation:
         ap = oracle.class_ap(evaluation)
         assert [one.ap for one in result.per_class] == pytest.approx(ap.mean(axis=0).tolist(), abs=1e-9, nan_ok=True)
+        for area, size in enumerate(("small", "medium", "large"), 1):
+            by_size = [getattr(one, f"ap_{size}") for one in result.per_class]
+            wanted = oracle.class_ap(evaluation, area).mean(axis=0).tolist()
+            assert by_size == pytest.approx(wanted, abs=1e-9, nan_ok=True)
         assert [one.ap50 for one in result.per_class] == pytest.approx(ap[0].tolist(), abs=1e-9, nan_ok=True)
 
 
@@ -134,8 +138,8 @@ def test_json_is_complete_and_valid() -> None:
     result = metric_of([(truth([BOX], [0]), NOTHING_FOUND)], 2).compute()
     read = json.loads(result.to_json())
     assert read["per_class"][1] == {
-        "name": "class 1", "ap": None, "ap50": None, "num_true": 0,
-        "rates": {"precision": None, "recall": None, "f1": None},
+        "name": "class 1", "ap": None, "ap50": None, "ap_small": None, "ap_medium": None, "ap_large": None,
+        "num_true": 0, "rates": {"precision": None, "recall": None, "f1": None},
     }  # fmt: skip
     assert read["confusion"] == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
     assert (read["map"], read["score"], read["num_images"]) == (0.0, None, 1)

@@ -1,8 +1,11 @@
 """Checkpoints are complete or absent, whatever happens to the disk."""
 
 import json
+import os
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,75 @@ def test_what_a_killed_save_left_is_removed(tmp_path: Path) -> None:
     shutil.copytree(place, tmp_path / ".step-00000002.99.tmp")
     directory.save(checkpoint(3))
     assert sorted(found.name for found in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import torch
+from sightline.train.checkpoint import Checkpoint, CheckpointDirectory
+
+def checkpoint(step, value):
+    return Checkpoint({"weight": torch.full((3,), value)}, None, {"state": {}}, {"step": step, "value": value})
+
+def saved_until_killed(path, step, after):
+    # A child saves, and is gone before its file operation number `after`; returns whether the save had returned.
+    child = os.fork()
+    if child == 0:
+        left = [after]
+        def count(event, arguments):
+            if event in ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"):
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(9)
+        directory = CheckpointDirectory(path)
+        directory.load_latest()
+        sys.addaudithook(count)
+        directory.save(checkpoint(step, 2.0))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+for step in (7, 8):
+    for after in range(1000):
+        path = Path(sys.argv[1]) / f"{step}-{after}"
+        for number in (6, 7):
+            CheckpointDirectory(path).save(checkpoint(number, 1.0))
+        returned = saved_until_killed(path, step, after)
+        found = CheckpointDirectory(path).load_latest().progress
+        assert found["step"] >= 7, (step, after, found)
+        assert found["value"] == 2.0 or not returned, (step, after, found)
+        if returned:
+            break
+    print(after)
+"""
+
+
+def test_a_kill_before_any_file_operation_of_a_save_loses_nothing(tmp_path: Path) -> None:
+    """Step 7 is saved a second time, as at the end of an epoch; step 8 is new."""
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert all(int(kills) > 8 for kills in done.stdout.split())
+
+
+def test_after_all_were_torn_new_ones_are_kept(tmp_path: Path) -> None:
+    for step in (100, 101):
+        (CheckpointDirectory(tmp_path).save(checkpoint(step)) / "manifest.json").write_bytes(b"")
+    directory = CheckpointDirectory(tmp_path)
+    assert directory.load_latest() is None
+    directory.save(checkpoint(1))
+    found = CheckpointDirectory(tmp_path).load_latest()
+    assert found is not None
+    assert found.progress == {"step": 1}
+
+
+def test_a_torn_one_does_not_take_the_place_of_a_whole_one(tmp_path: Path) -> None:
+    for step in (4, 5):
+        place = CheckpointDirectory(tmp_path).save(checkpoint(step))
+    (place / "progress.json").write_bytes(b"")
+    directory = CheckpointDirectory(tmp_path)
+    assert directory.load_latest() is not None
+    (directory.save(checkpoint(5)) / "progress.json").write_bytes(b"")
+    found = CheckpointDirectory(tmp_path).load_latest()
+    assert found is not None
+    assert found.progress == {"step": 4}
