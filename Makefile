@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-metrics bench-train chaos requirements programs clean
+.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train chaos requirements programs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-data: $(DEV_STAMP) ## ingest and reading against the notebook way; results
 
 bench-quality: $(DEV_STAMP) ## `nano` on DeepPCB, about an hour; results go to docs/benchmarks/quality.md
 	@$(BIN)/python bench/quality.py
+
+bench-synthetic: $(DEV_STAMP) ## what `make demo` trains, on held-out boards and on DeepPCB; docs/benchmarks/synthetic.md
+	@$(BIN)/python bench/synthetic.py
 
 bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools
 	@$(BIN)/python bench/metrics.py

@@ -226,6 +226,7 @@ def evaluate(
     *,
     split: str = "test",
     iou: float | None = None,
+    size: int | None = None,
     score_threshold: float | None = None,
     deeppcb: "DeepPcbOutput | None" = None,
     workspace: str | Path | None = None,
@@ -237,6 +238,7 @@ def evaluate(
     Args:
         model: The name of a run, or the path of a model.
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
+        size: Side of the square that images are fitted into, if not the one that the model was trained at.
         score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
         deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
         config: `loader` says how images are read.
@@ -248,8 +250,10 @@ def evaluate(
     from sightline.train.evaluate import evaluate as score
     from sightline.train.evaluate import make_metric
     from sightline.train.model_files import load_model
+    from sightline.train.precision import pick_device
 
-    loaded, info = load_model(Workspace.find(workspace).model_location(str(model)))
+    loaded, info = load_model(Workspace.find(workspace).model_location(str(model)), size=size)
+    loaded.to(pick_device("auto"))
     opened = open_dataset(dataset, workspace=workspace)
     if list(opened.classes) != info.classes:
         raise ConfigError(

@@ -85,6 +85,9 @@ def evaluate(
         float | None,
         typer.Option(min=0.01, max=1, help="One overlap for mAP and F1 (DeepPCB: 0.33).", show_default="COCO's ten"),
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=32, help="Side that images are fitted into.", show_default="as trained")
+    ] = None,
     score_threshold: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="For precision, recall, F1, confusion.", show_default="what validation chose"),
@@ -121,6 +124,7 @@ def evaluate(
             dataset,
             split=split,
             iou=iou,
+            size=size,
             score_threshold=score_threshold,
             deeppcb=output,
             workspace=workspace,

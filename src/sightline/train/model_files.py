@@ -61,10 +61,10 @@ def _is_same(one: Path, other: Path) -> bool:
     return (one / MANIFEST).read_bytes() == (other / MANIFEST).read_bytes()
 
 
-def load_model(directory: Path) -> tuple[Detector, ModelInfo]:
-    """Read a model whose every file is as it was written."""
+def load_model(directory: Path, *, size: int | None = None) -> tuple[Detector, ModelInfo]:
+    """Read a model whose every file is as it was written; it takes images of another size if one is given."""
     info = read_info(directory)
-    model = make_model(info.model, num_classes=len(info.classes), size=info.size)
+    model = make_model(info.model, num_classes=len(info.classes), size=size or info.size)
     try:
         model.load_state_dict(load_file(directory / WEIGHTS))
     except RuntimeError as error:
