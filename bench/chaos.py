@@ -31,7 +31,7 @@ from witnessed_run import (
     what_it_did,
 )
 
-from sightline.train.checkpoint import load_checkpoint
+from sightline.training.checkpoint import load_checkpoint
 
 RANDOM_KILLS, KILLS_AFTER_SAVE, TORN_STARTS = 20, 10, 3
 LATEST_RANDOM_S, LATEST_AFTER_SAVE_S = 4.0, 3.0

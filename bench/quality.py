@@ -16,7 +16,7 @@ from harness import machine, markdown_table, write_page
 from sightline import api
 from sightline.config import load_config
 from sightline.metrics.result import DetectionResult
-from sightline.train.run import RunResult
+from sightline.training.run import RunResult
 
 HERE = Path(__file__).parent
 RECIPE = HERE / "deeppcb.toml"

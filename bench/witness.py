@@ -20,7 +20,7 @@ def note(journal: int, event: str, detail: object) -> None:
 
 def watch_saves(journal: int) -> None:
     """Note when a save begins, and when it has returned."""
-    from sightline.train.checkpoint import Checkpoint, CheckpointDirectory
+    from sightline.training.checkpoint import Checkpoint, CheckpointDirectory
 
     save = CheckpointDirectory.save
 
@@ -35,7 +35,7 @@ def watch_saves(journal: int) -> None:
 
 def watch_steps(journal: int) -> None:
     """Note where a run goes on, its steps and its evaluations."""
-    from sightline.train.loop import Progress, Trainer
+    from sightline.training.loop import Progress, Trainer
 
     run = Trainer.run
 

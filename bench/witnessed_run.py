@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import sightline
-from sightline.train.checkpoint import CheckpointDirectory
+from sightline.training.checkpoint import CheckpointDirectory
 
 WITNESS = Path(__file__).with_name("witness.py")
 START_TIMEOUT_S = 180.0

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sightline.metrics.result import DetectionResult
     from sightline.tracking.comparison import Comparison
     from sightline.tracking.listing import TrackedRun
-    from sightline.train.loop import OnStep
-    from sightline.train.run import RunResult
+    from sightline.training.loop import OnStep
+    from sightline.training.run import RunResult
 
 
 def ingest(
@@ -174,8 +174,8 @@ def train(
     >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
     """
     from sightline.tracking.mlflow_tracker import open_tracker
-    from sightline.train.resolve import resolve_training
-    from sightline.train.run import Watcher, run_name, train_run
+    from sightline.training.resolve import resolve_training
+    from sightline.training.run import Watcher, run_name, train_run
 
     opened = open_dataset(dataset, workspace=workspace)
     config, notes = resolve_training(
@@ -247,10 +247,10 @@ def evaluate(
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
     """
     from sightline.data.formats.deeppcb_results import DeepPcbResults
-    from sightline.train.evaluate import evaluate as score
-    from sightline.train.evaluate import make_metric
-    from sightline.train.model_files import load_model
-    from sightline.train.precision import pick_device
+    from sightline.training.evaluate import evaluate as score
+    from sightline.training.evaluate import make_metric
+    from sightline.training.model_files import load_model
+    from sightline.training.precision import pick_device
 
     loaded, info = load_model(Workspace.find(workspace).model_location(str(model)), size=size)
     loaded.to(pick_device("auto"))

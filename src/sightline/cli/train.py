@@ -12,7 +12,7 @@ from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, Tracki
 from sightline.cli.training import TrainingView
 
 if TYPE_CHECKING:
-    from sightline.train.run import RunResult
+    from sightline.training.run import RunResult
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -52,7 +52,7 @@ def train(
     from dataclasses import asdict
 
     from sightline import api
-    from sightline.train.loop import Stopped
+    from sightline.training.loop import Stopped
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"model": model, "epochs": epochs, "batch": batch, "size": size, "lr": lr, "seed": seed}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sightline.cli.session import Session
 
 if TYPE_CHECKING:
-    from sightline.train.loop import Progress
+    from sightline.training.loop import Progress
 
 _SCORES = {"map": "mAP", "map50": "mAP50", "f1": "F1", "accuracy": "accuracy"}
 _WIDTH = 9

@@ -12,7 +12,7 @@ from sightline.data.disk import sync
 from sightline.errors import DamagedError, NotFoundError
 from sightline.models.detector import Detector
 from sightline.models.factory import make_model
-from sightline.train.checkpoint import MANIFEST, Weights, refuse_not_finite, verify_manifest, write_manifest
+from sightline.training.checkpoint import MANIFEST, Weights, refuse_not_finite, verify_manifest, write_manifest
 
 WEIGHTS, DESCRIPTION = "weights.safetensors", "model.json"
 

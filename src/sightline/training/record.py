@@ -14,10 +14,10 @@ from sightline.secrets import redact_values
 from sightline.tracking.commit import git_commit
 from sightline.tracking.machine import Placement, peak_memory_mb, this_machine
 from sightline.tracking.tracker import RunFacts, Tracker
-from sightline.train.loop import Progress, Stopped, Trainer
-from sightline.train.schedule import learning_rate
-from sightline.train.step_log import StepLog
-from sightline.train.timing import Timing
+from sightline.training.loop import Progress, Stopped, Trainer
+from sightline.training.schedule import learning_rate
+from sightline.training.step_log import StepLog
+from sightline.training.timing import Timing
 
 CONFIG, MACHINE, SCORES, CURVE, PREDICTIONS = (
     "config.json",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sightline.errors import DamagedError, StorageError, TrainingError
-from sightline.train.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
+from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
 
 
 def checkpoint(step: int, value: float = 1.0) -> Checkpoint:
@@ -126,7 +126,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 import torch
-from sightline.train.checkpoint import Checkpoint, CheckpointDirectory
+from sightline.training.checkpoint import Checkpoint, CheckpointDirectory
 
 def checkpoint(step, value):
     return Checkpoint({"weight": torch.full((3,), value)}, None, {"state": {}}, {"step": step, "value": value})

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from sightline.models.detector import Detector, Target
 from sightline.models.factory import make_model
-from sightline.train.collective import Alone
-from sightline.train.optimizer import freeze_batchnorm
-from sightline.train.precision import Precision, pick_precision
-from sightline.train.step import Work, backward
+from sightline.training.collective import Alone
+from sightline.training.optimizer import freeze_batchnorm
+from sightline.training.precision import Precision, pick_precision
+from sightline.training.step import Work, backward
 
 CPU = torch.device("cpu")
 

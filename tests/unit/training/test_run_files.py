@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.train.step_log import StepLog
-from sightline.train.timing import PARTS, Timing
+from sightline.training.step_log import StepLog
+from sightline.training.timing import PARTS, Timing
 
 
 def test_timing_adds_up_over_processes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sightline
 from sightline.config import Config, TrainConfig
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError
-from sightline.train.validation import divide
+from sightline.training.validation import divide
 
 
 def make(place: Path, split: str, images: int = 40) -> Dataset:

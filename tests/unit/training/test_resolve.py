@@ -13,9 +13,9 @@ from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageEr
 from sightline.models import weights as weights_module
 from sightline.models.factory import FAMILIES, make_model
 from sightline.models.weights import cached_file
-from sightline.train.model_files import ModelInfo, save_model
-from sightline.train.resolve import resolve_training, start_from_weights
-from sightline.train.run import run_name
+from sightline.training.model_files import ModelInfo, save_model
+from sightline.training.resolve import resolve_training, start_from_weights
+from sightline.training.run import run_name
 from sightline.workspace import Workspace
 
 

@@ -22,13 +22,13 @@ from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, TrainingError
 from sightline.models.nano import NanoDetector
-from sightline.train.checkpoint import CheckpointDirectory
-from sightline.train.ema import MovingAverage
-from sightline.train.loop import Progress, Stopped
-from sightline.train.model_files import load_model
-from sightline.train.precision import Precision
-from sightline.train.run import Watcher, run_name, train_run
-from sightline.train.schedule import learning_rate
+from sightline.training.checkpoint import CheckpointDirectory
+from sightline.training.ema import MovingAverage
+from sightline.training.loop import Progress, Stopped
+from sightline.training.model_files import load_model
+from sightline.training.precision import Precision
+from sightline.training.run import Watcher, run_name, train_run
+from sightline.training.schedule import learning_rate
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_gradients_that_overflow_at_any_scale_stop_the_run(
 ) -> None:
     """The scale of float16 is lowered when gradients overflow; where that does not help, it is the model's fault."""
     seen: list[int] = []
-    monkeypatch.setattr("sightline.train.loop.clip_grad_norm_", lambda *_, **__: float("inf"))
+    monkeypatch.setattr("sightline.training.loop.clip_grad_norm_", lambda *_, **__: float("inf"))
     monkeypatch.setattr(Precision, "may_overflow", property(lambda self: len(seen) < 3))
     watcher = Watcher(on_step=lambda progress, *_: seen.append(progress.step))
     with pytest.raises(TrainingError, match=r"gradient norm inf; at step 3"):
@@ -267,7 +267,7 @@ import sys
 from pathlib import Path
 import sightline
 from sightline.config import load_config
-from sightline.train.run import train_run
+from sightline.training.run import train_run
 settings = {"model": "nano", "size": 64, "epochs": 2, "batch": 3, "threads": 1, "ema": 0.9, "checkpoint_every_s": 0.001}
 config = load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}})
 train_run(sightline.open_dataset("shapes", workspace=sys.argv[1]), config, Path(sys.argv[2]))

@@ -11,8 +11,8 @@ from sightline.errors import ImageError
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector
 from sightline.report.predictions import Prediction, draw_prediction
-from sightline.train.evaluate import in_original
-from sightline.train.model_files import load_model
+from sightline.training.evaluate import in_original
+from sightline.training.model_files import load_model
 
 COUNT = 6
 _THRESHOLD = 0.3

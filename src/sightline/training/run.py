@@ -20,16 +20,16 @@ from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
 from sightline.tracking.machine import peak_memory_mb
 from sightline.tracking.tracker import Tracker, Untracked
-from sightline.train.checkpoint import CheckpointDirectory
-from sightline.train.collective import Alone
-from sightline.train.evaluate import evaluate, make_metric
-from sightline.train.loop import OnStep, Progress, Trainer
-from sightline.train.model_files import ModelInfo, save_model
-from sightline.train.pictures import draw_predictions
-from sightline.train.precision import pick_device
-from sightline.train.record import RunRecord
-from sightline.train.resolve import resolve_training, start_from_weights
-from sightline.train.validation import Parts, divide
+from sightline.training.checkpoint import CheckpointDirectory
+from sightline.training.collective import Alone
+from sightline.training.evaluate import evaluate, make_metric
+from sightline.training.loop import OnStep, Progress, Trainer
+from sightline.training.model_files import ModelInfo, save_model
+from sightline.training.pictures import draw_predictions
+from sightline.training.precision import pick_device
+from sightline.training.record import RunRecord
+from sightline.training.resolve import resolve_training, start_from_weights
+from sightline.training.validation import Parts, divide
 
 IDENTITY = "identity.txt"
 """In a run's directory: the name that its settings and dataset give it, whatever the user called it."""

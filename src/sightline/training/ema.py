@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from sightline.train.checkpoint import Weights
+from sightline.training.checkpoint import Weights
 
 
 class MovingAverage:

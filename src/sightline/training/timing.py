@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.train.collective import Collective
+from sightline.training.collective import Collective
 
 TRAINING = ("data", "forward_backward", "all_reduce", "optimizer")
 """The parts of a step; evaluation and checkpoints come between steps."""

@@ -13,14 +13,14 @@ from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
 from sightline.errors import TrainingError
 from sightline.models.detector import Detector
-from sightline.train.checkpoint import Checkpoint, CheckpointDirectory, NotFiniteError
-from sightline.train.collective import Collective
-from sightline.train.ema import MovingAverage
-from sightline.train.optimizer import freeze, freeze_batchnorm, make_optimizer
-from sightline.train.precision import Precision, pick_precision
-from sightline.train.schedule import learning_rate
-from sightline.train.step import backward, to_device
-from sightline.train.timing import PARTS, TimedCollective
+from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, NotFiniteError
+from sightline.training.collective import Collective
+from sightline.training.ema import MovingAverage
+from sightline.training.optimizer import freeze, freeze_batchnorm, make_optimizer
+from sightline.training.precision import Precision, pick_precision
+from sightline.training.schedule import learning_rate
+from sightline.training.step import backward, to_device
+from sightline.training.timing import PARTS, TimedCollective
 
 
 @dataclass

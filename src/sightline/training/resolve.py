@@ -13,8 +13,8 @@ from sightline.errors import ConfigError, DamagedError, NotFoundError
 from sightline.models.detector import Detector
 from sightline.models.factory import FAMILIES, family_of
 from sightline.models.weights import cached_file, fetch_weights, hash_file, hash_in_name, load_weights
-from sightline.train.model_files import DESCRIPTION, WEIGHTS, ModelInfo, read_info
-from sightline.train.precision import pick_device, pick_precision
+from sightline.training.model_files import DESCRIPTION, WEIGHTS, ModelInfo, read_info
+from sightline.training.precision import pick_device, pick_precision
 from sightline.workspace import Workspace
 
 _PREFERRED = (

@@ -11,8 +11,8 @@ from sightline.data.loader import Batch
 from sightline.data.sampler import share as share_of
 from sightline.models.detector import Detector, LossTerm, Target
 from sightline.structures import Annotation
-from sightline.train.collective import Collective
-from sightline.train.precision import Precision
+from sightline.training.collective import Collective
+from sightline.training.precision import Precision
 
 _LOSS_STREAM = 1
 """The stream of random numbers that losses draw from; augmentation has stream 0."""

@@ -15,8 +15,8 @@ from sightline.metrics.result import DetectionResult
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector, Found
 from sightline.models.letterbox import Letterbox, boxes_to_original
-from sightline.train.collective import Alone, Collective
-from sightline.train.step import to_device
+from sightline.training.collective import Alone, Collective
+from sightline.training.step import to_device
 
 Progress = Callable[[int], None]
 OnFound = Callable[[int, Detections], None]
