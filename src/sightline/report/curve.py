@@ -15,14 +15,15 @@ _SHOWN = {"map": "mAP", "map50": "mAP50", "f1": "F1", "accuracy": "accuracy"}
 def learning_curve(
     epochs: Sequence[float], losses: Sequence[float], history: Sequence[Mapping[str, float]]
 ) -> alt.HConcatChart:
-    """Two panels.
+    """Two panels, or the one that there are numbers for.
 
     Args:
         epochs: When each step was, in epochs.
         losses: The loss of each step; long runs are averaged over neighbouring steps.
         history: One row an evaluation: `epoch` and scores.
     """
-    panels = alt.hconcat(_loss_panel(epochs, losses), _score_panel(history), spacing=30)
+    loss = [_loss_panel(epochs, losses)] if losses else []
+    panels = alt.hconcat(*loss, _score_panel(history), spacing=30)
     drawn: alt.HConcatChart = panels.resolve_scale(color="independent")  # Or else the legend stands over the loss.
     return drawn
 
@@ -32,7 +33,7 @@ def _loss_panel(epochs: Sequence[float], losses: Sequence[float]) -> alt.Chart:
     averaged = zip(_averages(epochs, parts), _averages(losses, parts), strict=True)
     rows = [{"epoch": epoch, "loss": loss} for epoch, loss in averaged]
     # Early losses are often ten times the later ones; on a linear axis nothing would be seen of these.
-    kind: Literal["log", "linear"] = "log" if rows and min(row["loss"] for row in rows) > 0 else "linear"
+    kind: Literal["log", "linear"] = "log" if min(row["loss"] for row in rows) > 0 else "linear"
     return _panel(rows).encode(
         x=_epoch_axis(), y=alt.Y("loss:Q", title="training loss", scale=alt.Scale(type=kind, zero=False, nice=False))
     )

@@ -1,9 +1,11 @@
 """Runs kept in MLflow."""
 
+import io
 import json
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,10 +54,11 @@ class MlflowTracker:
         """Where runs are kept, without credentials."""
         return self._store.place
 
-    def start(self, run: RunFacts) -> None:
+    def start(self, run: RunFacts) -> bool:
         """Begin a run, or go on with the one that its directory names, if that is still there."""
         with telling(self._store.uri):
             known = self._go_on(run.directory / NOTE)
+            goes_on = known is not None
             if known is None:
                 created = self._client.create_run(self._experiment_id, run_name=run.name)
                 self._run_id, known = created.info.run_id, {}
@@ -65,6 +68,7 @@ class MlflowTracker:
             settings = {name: value for name, value in run.settings.items() if name not in known}
             self._write(settings, {**run.tags, SEEN: str(now_ms())})
         self._sender.start()
+        return goes_on
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Queue the numbers that are finite."""
@@ -82,7 +86,8 @@ class MlflowTracker:
             with telling(self._store.uri):
                 for path in artifacts:
                     self._upload(path)
-                self._client.set_terminated(self._run_id, status=status)
+                with redirect_stdout(io.StringIO()):  # MLflow prints the run's address, password and all.
+                    self._client.set_terminated(self._run_id, status=status)
         except TrackingError as error:
             complete = False
             _log.warning("%s", error)

@@ -33,8 +33,8 @@ class Tracker(Protocol):
         """Where runs are kept, without credentials; empty if nowhere."""
         ...
 
-    def start(self, run: RunFacts) -> None:
-        """Begin a run, or go on with the one that its directory names."""
+    def start(self, run: RunFacts) -> bool:
+        """Begin a run, or go on with the one that its directory names; whether it goes on."""
         ...
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
@@ -55,8 +55,9 @@ class Untracked:
 
     place = ""
 
-    def start(self, run: RunFacts) -> None:
-        """Nothing to begin."""
+    def start(self, run: RunFacts) -> bool:
+        """Nothing to begin, and nothing missing."""
+        return True
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Nobody listens."""

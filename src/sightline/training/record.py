@@ -83,9 +83,9 @@ class RunRecord:
     def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
         """Note an evaluation."""
         progress = self._trainer.progress
-        noted = {f"val/{name}": value for name, value in scores.items()}
         best = max(progress.best_score, scores["score"])
-        self._tracker.log({**noted, "val/epoch": epoch, "run/best_score": best, **self._costs()}, step=progress.step)
+        noted = {**_scores({"epoch": epoch, **scores}), "run/best_score": best, **self._costs()}
+        self._tracker.log(noted, step=progress.step)
         self._tracker.flush()
 
     def on_checkpoint(self) -> None:
@@ -123,7 +123,18 @@ class RunRecord:
         if commit:
             tags |= {"mlflow.source.git.commit": commit.removesuffix("-dirty"), "sightline.git_commit": commit}
         facts = RunFacts(self._directory.name, self._directory, _flat(self._config), tags)
-        self._tracker.start(facts)
+        if not self._tracker.start(facts):
+            self._tell_past()
+
+    def _tell_past(self) -> None:
+        """What earlier processes noted, to a tracker that does not know this run."""
+        for step, _, loss, lr, rate in self._steps.read():
+            self._tracker.log({"train/loss": loss, "train/lr": lr, "train/images_per_s": rate}, step=int(step))
+        progress = self._trainer.progress
+        for row in progress.history:
+            self._tracker.log(_scores(row), step=int(row["step"]))
+        if progress.history:
+            self._tracker.log({"run/best_score": progress.best_score}, step=progress.step)
 
     def _costs(self) -> dict[str, float]:
         seconds = {f"time/{name}_s": value for name, value in self._timing.seconds.items()}
@@ -135,6 +146,10 @@ class RunRecord:
     def _write(self, name: str, value: Any) -> None:
         text = json.dumps(redact_values(value), indent=2) + "\n"
         (self._directory / name).write_text(text, "utf-8")
+
+
+def _scores(row: dict[str, float]) -> dict[str, float]:
+    return {f"val/{name}": value for name, value in row.items() if name != "step"}
 
 
 def _placement(trainer: Trainer) -> Placement:
