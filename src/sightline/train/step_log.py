@@ -17,8 +17,10 @@ class StepLog:
     def go_on_from(self, step: int) -> None:
         """Forget what a killed process did after its last checkpoint: those steps are taken again."""
         kept = [row for row in self.read() if row[0] <= step] if self._file.is_file() else []
-        with open(self._file, "w", newline="", encoding="utf-8") as stream:
+        partial = self._file.with_suffix(".tmp")
+        with open(partial, "w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([_COLUMNS, *kept])
+        partial.replace(self._file)
 
     def add(self, step: int, epoch: float, loss: float, lr: float, images_per_s: float) -> None:
         """Note a step."""
@@ -32,6 +34,13 @@ class StepLog:
 
     def read(self) -> list[tuple[float, ...]]:
         """All rows of the file; one torn by a crash is left out."""
-        with open(self._file, newline="", encoding="utf-8") as stream:
-            rows = list(csv.reader(stream))[1:]
-        return [tuple(map(float, row)) for row in rows if len(row) == len(_COLUMNS) and all(row)]
+        with open(self._file, newline="", encoding="utf-8", errors="replace") as stream:
+            rows = [_numbers(row) for row in csv.reader(stream)]
+        return [row for row in rows if len(row) == len(_COLUMNS)]
+
+
+def _numbers(row: list[str]) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, row))
+    except ValueError:
+        return ()
