@@ -99,10 +99,10 @@ def _tracked(run: "Run") -> TrackedRun:
         status=_status(run.info.status, tags),
         model=settings.get("train.model", ""),
         dataset=tags.get("sightline.dataset", ""),
-        epochs=(int(metrics.get("val/epoch", 0)), int(settings.get("train.epochs", 0))),
+        epochs=(int(metrics.get("val/epoch", 0)), _whole(settings.get("train.epochs"))),
         score=metrics.get("run/best_score"),
         images_per_s=metrics.get("run/images_per_s"),
-        workers=int(tags.get("machine.workers", 1)),
+        workers=_whole(tags.get("machine.workers")) or 1,
         started=datetime.fromtimestamp(run.info.start_time / 1000, UTC).isoformat(timespec="seconds"),
         settings=settings | {name.removeprefix("sightline."): tags[name] for name in sorted(tags) if _is_setting(name)},
         metrics=metrics,
@@ -116,5 +116,10 @@ def _is_setting(tag: str) -> bool:
 
 def _status(status: Any, tags: Mapping[str, str]) -> RunStatus:
     """A run that MLflow believes to run, but that gives no sign of life, was killed."""
-    alive = now_ms() - int(tags.get(SEEN, 0)) < _ALIVE_MS
+    alive = now_ms() - _whole(tags.get(SEEN)) < _ALIVE_MS
     return _STATUS.get(str(status), "running" if alive else "unfinished")
+
+
+def _whole(text: str | None) -> int:
+    """A count, or 0 where another program wrote something else."""
+    return int(text) if text and text.isdecimal() else 0

@@ -29,7 +29,8 @@ SEEN = "sightline.seen"
 """The tag that says when a run last gave a sign of life, in milliseconds."""
 _PER_BATCH = 90
 _MAX_TEXT = 5000
-_PATIENCE_S = 30.0
+_PATIENCE_S: dict[Status, float] = {"FINISHED": 30.0, "FAILED": 5.0, "KILLED": 5.0}
+"""How long the end of a run waits for a server; whoever stops one gives it half a minute or less."""
 
 
 def open_tracker(config: TrackingConfig, root: Path) -> Tracker:
@@ -81,18 +82,22 @@ class MlflowTracker:
 
     def finish(self, status: Status, artifacts: Sequence[Path] = ()) -> None:
         """Send the rest, the files, and how the run ended; a server that is away loses them, never the run."""
-        complete = self._sender.close(_PATIENCE_S)
+        complete = self._sender.close(_PATIENCE_S[status])
         try:
-            with telling(self._store.uri):
-                for path in artifacts:
-                    self._upload(path)
-                with redirect_stdout(io.StringIO()):  # MLflow prints the run's address, password and all.
-                    self._client.set_terminated(self._run_id, status=status)
+            if complete or status == "FINISHED":
+                self._end(status, artifacts)
         except TrackingError as error:
             complete = False
             _log.warning("%s", error)
         if not complete:
             _log.warning("the run is whole in its directory, but not in MLflow at %s", self.place)
+
+    def _end(self, status: Status, artifacts: Sequence[Path]) -> None:
+        with telling(self._store.uri):
+            for path in artifacts:
+                self._upload(path)
+            with redirect_stdout(io.StringIO()):  # MLflow prints the run's address, password and all.
+                self._client.set_terminated(self._run_id, status=status)
 
     def _go_on(self, note: Path) -> dict[str, str] | None:
         """The settings that MLflow has of the noted run, after opening it again; None if there is none."""

@@ -10,6 +10,7 @@ import torch
 
 from sightline.config import Config
 from sightline.data.dataset import Dataset
+from sightline.errors import StorageError
 from sightline.secrets import redact_values
 from sightline.tracking.commit import git_commit
 from sightline.tracking.machine import Placement, peak_memory_mb, this_machine
@@ -48,11 +49,9 @@ class RunRecord:
         try:
             yield
         except (Stopped, KeyboardInterrupt, SystemExit):
-            self.on_checkpoint()
             self._tracker.finish("KILLED")
             raise
         except BaseException:
-            self.on_checkpoint()
             self._tracker.finish("FAILED")
             raise
         self._tracker.finish(
@@ -90,8 +89,11 @@ class RunRecord:
 
     def on_checkpoint(self) -> None:
         """Put on disk what a killed process would lose, and send what is queued."""
-        self._steps.save()
-        self._timing.save()
+        try:
+            self._steps.save()
+            self._timing.save()
+        except OSError as error:
+            raise StorageError(f"cannot write to the run's directory {str(self._directory)!r}: {error}") from error
         self._tracker.flush()
 
     def conclude(self, draw_predictions: Callable[[Path], None]) -> None:

@@ -1,7 +1,6 @@
 """The loss of every step in a CSV file, so that a learning curve can be drawn of a run that took many processes."""
 
 import csv
-from contextlib import suppress
 from pathlib import Path
 
 FILE = "steps.csv"
@@ -18,8 +17,10 @@ class StepLog:
     def go_on_from(self, step: int) -> None:
         """Forget what a killed process did after its last checkpoint: those steps are taken again."""
         kept = [row for row in self.read() if row[0] <= step] if self._file.is_file() else []
-        with open(self._file, "w", newline="", encoding="utf-8") as stream:
+        partial = self._file.with_suffix(".tmp")
+        with open(partial, "w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([_COLUMNS, *kept])
+        partial.replace(self._file)
 
     def add(self, step: int, epoch: float, loss: float, lr: float, images_per_s: float) -> None:
         """Note a step."""
@@ -34,10 +35,12 @@ class StepLog:
     def read(self) -> list[tuple[float, ...]]:
         """All rows of the file; one torn by a crash is left out."""
         with open(self._file, newline="", encoding="utf-8", errors="replace") as stream:
-            lines = [line.split(",") for line in stream.read().splitlines()[1:]]
-        rows = []
-        for line in lines:
-            with suppress(ValueError):
-                row = tuple(map(float, line))
-                rows += [row] if len(row) == len(_COLUMNS) else []
-        return rows
+            rows = [_numbers(row) for row in csv.reader(stream)]
+        return [row for row in rows if len(row) == len(_COLUMNS)]
+
+
+def _numbers(row: list[str]) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, row))
+    except ValueError:
+        return ()

@@ -2,7 +2,6 @@
 
 import json
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,11 @@ class Timing:
         self._file, self._own = directory / FILE, seconds
         self._before: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.images = 0
-        # A process killed while it wrote leaves half a file: then the count begins anew, and the run goes on.
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        try:
             noted = json.loads(self._file.read_text("utf-8"))
-            before, self.images = {**self._before, **noted["seconds"]}, int(noted["images"])
-            self._before = before
+            self.images, self._before = int(noted["images"]), self._before | noted["seconds"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # None yet, or torn by a crash: the time of this process is known all the same.
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -89,7 +88,9 @@ class Timing:
     def save(self) -> None:
         """Note it for the next process and for people."""
         noted = {"images": self.images, "images_per_s": round(self.images_per_s, 3), "seconds": self.seconds}
-        self._file.write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
+        partial = self._file.with_suffix(".tmp")
+        partial.write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
+        partial.replace(self._file)
 
 
 def _finish_device(tensor: Tensor) -> None:

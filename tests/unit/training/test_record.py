@@ -52,6 +52,8 @@ def test_time_adds_up_over_processes(tmp_path: Path) -> None:
     second = Timing(tmp_path, {**dict.fromkeys(PARTS, 0.0), "data": 1.0, "optimizer": 1.0})
     assert (second.images, second.training_s, second.images_per_s) == (30, 3.0, 10.0)
     assert second.seconds["evaluation"] == 5.0
+    (tmp_path / "timing.json").write_text('{"images": 3')  # Torn by a crash.
+    assert Timing(tmp_path, dict.fromkeys(PARTS, 0.0)).images == 0
 
 
 def test_steps_after_the_last_checkpoint_are_forgotten(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_steps_after_the_last_checkpoint_are_forgotten(tmp_path: Path) -> None:
         log.add(step, step / 5, 1.0, 0.1, 10.0)
     log.save()
     with open(tmp_path / "steps.csv", "a") as stream:
-        stream.write("6,1.2,0.")  # Torn by a crash.
+        stream.write("6,1.2,0.5,1e-")  # Torn by a crash.
     again = StepLog(tmp_path)
     again.go_on_from(3)
     again.add(4, 0.8, 2.0, 0.1, 10.0)
