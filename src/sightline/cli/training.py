@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sightline.training.loop import Progress
 
 _SCORES = {"map": "mAP", "map50": "mAP50", "f1": "F1", "accuracy": "accuracy"}
+"""What is shown of an evaluation; mAP at an overlap of the user's choice has a name of its own."""
 _WIDTH = 9
 
 
@@ -98,7 +99,7 @@ class _Table:
 
     def rows(self, epoch: int, scores: dict[str, float], clock: _Clock) -> list[str]:
         """The row of an evaluation, below the header if it is the first; a star marks the best so far."""
-        shown = [name for name in _SCORES if name in scores]
+        shown = [name for name in scores if name in _SCORES or name.startswith("map")]
         cells = [
             f"{epoch}/{self._epochs}",
             f"{clock.loss:.4f}",
@@ -106,7 +107,13 @@ class _Table:
             f"{clock.images_per_s:.1f}",
             clock.elapsed,
         ]
-        header = ["epoch", "loss", *(_SCORES[name] for name in shown), "images/s", "elapsed"]
+        header = [
+            "epoch",
+            "loss",
+            *(_SCORES.get(name, name.replace("map", "mAP")) for name in shown),
+            "images/s",
+            "elapsed",
+        ]
         better, self._best = scores["score"] > self._best, max(scores["score"], self._best)
         lines = [_line(cells) + (" *" if better else "")]
         if not self._headed:

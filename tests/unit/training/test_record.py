@@ -18,7 +18,7 @@ from sightline.training.timing import PARTS, TimedCollective, Timing
 
 
 class SlowPair:
-    """Two workers; the other one is a hundredth of a second late."""
+    """Two workers; the other one is a hundredth of a second late, and far later at a barrier."""
 
     rank, size = 0, 2
 
@@ -32,7 +32,7 @@ class SlowPair:
         return [value, value]
 
     def barrier(self) -> None:
-        time.sleep(0.01)
+        time.sleep(1)
 
 
 def test_only_adding_up_counts_as_all_reduce() -> None:
@@ -41,7 +41,7 @@ def test_only_adding_up_counts_as_all_reduce() -> None:
         timed.all_reduce(torch.zeros(1))
     timed.barrier()
     timed.broadcast(torch.zeros(1))
-    assert 0.03 <= timed.seconds < 0.04 + 0.02
+    assert 0.03 <= timed.seconds < 1
     assert (timed.rank, timed.size, timed.gather(1)) == (0, 2, [1, 1])
 
 
