@@ -63,8 +63,11 @@ format: $(DEV_STAMP) ## let ruff format the code
 bench-data: $(DEV_STAMP) ## ingest and reading against the notebook way; results go to docs/benchmarks/data.md
 	@$(BIN)/python bench/data.py
 
-bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools
+bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools; results go to docs/benchmarks/metrics.md
 	@$(BIN)/python bench/metrics.py
+
+bench-train: $(DEV_STAMP) ## images/s in training against torchvision's reference loop
+	@$(BIN)/python bench/train.py
 
 chaos: $(DEV_STAMP) ## kill a training run 30 times and tear its files: nothing saved is lost; results in docs/benchmarks
 	@$(BIN)/python bench/chaos.py
