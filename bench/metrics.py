@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from harness import load_text, machine, markdown_table, paired_ratio, take_turns, write_page
+from harness import load_text, machine, markdown_table, paired_ratio, rate_text, take_turns, write_page
 from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -120,7 +120,7 @@ def measure(images: int = IMAGES, *, repeats: int = REPEATS) -> float:
     measured = take_turns(runs, repeats=repeats)
     ratio = paired_ratio(measured["sightline"], measured["pycocotools"])
     apart = float(np.abs(np.subtract(figures["sightline"], figures["pycocotools"])).max())
-    rows = [[name, f"{images / m.median:.2f} s", f"{m.median:,.0f}", m.spread] for name, m in measured.items()]
+    rows = [[name, f"{images / m.median:.2f} s", rate_text(m.median), m.spread] for name, m in measured.items()]
     table = markdown_table(["evaluation", "time (median)", "images/s (median)", "lowest to highest"], rows)
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
     turns = "1 turn" if repeats == 1 else f"{repeats} turns"
