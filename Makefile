@@ -69,8 +69,11 @@ bench-quality: $(DEV_STAMP) ## `nano` on DeepPCB, about an hour; results go to d
 bench-synthetic: $(DEV_STAMP) ## what `make demo` trains, on held-out boards and on DeepPCB; docs/benchmarks/synthetic.md
 	@$(BIN)/python bench/synthetic.py
 
-bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools
+bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools; results go to docs/benchmarks/metrics.md
 	@$(BIN)/python bench/metrics.py
+
+bench-train: $(DEV_STAMP) ## images/s in training against torchvision's reference loop
+	@$(BIN)/python bench/train.py
 
 chaos: $(DEV_STAMP) ## kill a training run 30 times and tear its files: nothing saved is lost; results in docs/benchmarks
 	@$(BIN)/python bench/chaos.py

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
@@ -26,19 +27,33 @@ class Measured:
     @property
     def spread(self) -> str:
         """Lowest and highest rate."""
-        return f"{min(self.rates):,.0f} to {max(self.rates):,.0f}"
+        return f"{rate_text(min(self.rates))} to {rate_text(max(self.rates))}"
 
 
 def take_turns(contenders: Mapping[str, Callable[[], int]], *, repeats: int) -> dict[str, Measured]:
     """Run each contender in turn, `repeats` times; each returns how many images it did."""
+    return collect_turns({name: partial(_rate_of, run) for name, run in contenders.items()}, repeats=repeats)
+
+
+def collect_turns(contenders: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, Measured]:
+    """The same for contenders that measure themselves, without their start-up; each returns its images per second."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeats):
         for name, run in contenders.items():
-            start = time.perf_counter()
-            images = run()
-            rates[name].append(images / (time.perf_counter() - start))
-            print(f"  turn {turn + 1}/{repeats}  {name:<40} {rates[name][-1]:>9,.0f} images/s", flush=True)
+            rates[name].append(run())
+            print(f"  turn {turn + 1}/{repeats}  {name:<40} {rate_text(rates[name][-1]):>9} images/s", flush=True)
     return {name: Measured(name, found) for name, found in rates.items()}
+
+
+def _rate_of(run: Callable[[], int]) -> float:
+    start = time.perf_counter()
+    images = run()
+    return images / (time.perf_counter() - start)
+
+
+def rate_text(rate: float) -> str:
+    """A rate with the digits that matter."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.2f}"
 
 
 def paired_ratio(ours: Measured, theirs: Measured) -> float:
@@ -56,6 +71,12 @@ def machine() -> str:
     """One line on where this ran."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores, {memory:.0f} GB, {platform.system()}, Python {platform.python_version()}"
+
+
+def load_text() -> str:
+    """How busy the machine is: on a quiet one this is about what the benchmark itself needs."""
+    one, five, _ = os.getloadavg()
+    return f"load average {one:.1f} over a minute, {five:.1f} over five"
 
 
 def write_page(name: str, text: str) -> None:

@@ -9,10 +9,11 @@ import contextlib
 import io
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from harness import machine, markdown_table, paired_ratio, take_turns, write_page
+from harness import load_text, machine, markdown_table, paired_ratio, rate_text, take_turns, write_page
 from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -114,16 +115,23 @@ def contenders(images: list[Image], classes: int) -> tuple[dict[str, Callable[[]
 
 def measure(images: int = IMAGES, *, repeats: int = REPEATS) -> float:
     """How many times as fast as pycocotools, measured in turns; writes the page."""
+    before = load_text()
     runs, figures = contenders(make_images(images), CLASSES)
     measured = take_turns(runs, repeats=repeats)
     ratio = paired_ratio(measured["sightline"], measured["pycocotools"])
     apart = float(np.abs(np.subtract(figures["sightline"], figures["pycocotools"])).max())
-    rows = [[name, f"{images / m.median:.2f} s", f"{m.median:,.0f}", m.spread] for name, m in measured.items()]
-    table = markdown_table(["evaluation", "time", "images/s (median)", "spread"], rows)
-    summary = (
-        f"{images:,} images x {FOUND} found boxes x {CLASSES} classes, {repeats} turns: **{ratio:.0f} times as fast**"
+    rows = [[name, f"{images / m.median:.2f} s", rate_text(m.median), m.spread] for name, m in measured.items()]
+    table = markdown_table(["evaluation", "time (median)", "images/s (median)", "lowest to highest"], rows)
+    introduction = (__doc__ or "").partition("\n\n")[2].strip()
+    turns = "1 turn" if repeats == 1 else f"{repeats} turns"
+    head = f"`make bench-metrics`, {datetime.now(UTC):%Y-%m-%d}, {machine()}, on one of the cores; {before} before."
+    text = (
+        f"# Exact mAP\n\n{head}\n\n"
+        f"{images:,} images x {FOUND} found boxes x {CLASSES} classes, {turns}, one after the other: "
+        f"**{ratio:.0f} times as fast as pycocotools** (at least {AT_LEAST:.0f} is asked), figures at most {apart:.1g} "
+        f"apart. {introduction}\n\n{table}"
     )
-    write_page("metrics.md", f"# Exact mAP\n\n{summary}, figures at most {apart:.1g} apart.\n{machine()}.\n\n{table}")
+    write_page("metrics.md", text)
     print(table, f"ratio {ratio:.1f}, figures at most {apart:.2g} apart", sep="\n")
     return ratio
 
