@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
 
 
 def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
+    for _ in range(1800):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
             return
