@@ -15,7 +15,7 @@ from sightline.config import load_config
 from sightline.metrics.result import DetectionResult
 
 HERE = Path(__file__).parent
-IMAGES, SIZE, SEED = 1_800, 320, 1
+IMAGES, SIZE, SEED = 2_000, 320, 1
 REAL_SIZE = 640
 
 
