@@ -119,7 +119,7 @@ def test_a_run_tells_everything_over_a_stop(tmp_path: Path, kind: Any, model: st
     assert told.logged["run/peak_memory_mb"][result.steps] > 100
     facts = told.facts[-1]
     assert facts.settings["train.model"] == model
-    assert facts.settings["train.lr"] == "0.002"
+    assert facts.settings["train.lr"] == {"nano": "0.002", "mobilenet": "0.001"}[model]
     assert facts.tags["sightline.dataset_hash"] == dataset.info.content_hash
     assert facts.tags["machine.threads"] == "1"
 
