@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
@@ -16,7 +15,7 @@ from sightline.models.detector import Detector
 from sightline.train.checkpoint import Checkpoint, CheckpointDirectory, NotFiniteError
 from sightline.train.collective import Collective
 from sightline.train.ema import MovingAverage
-from sightline.train.optimizer import freeze, freeze_batchnorm, make_optimizer
+from sightline.train.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
 from sightline.train.precision import Precision, pick_precision
 from sightline.train.schedule import learning_rate
 from sightline.train.step import backward, to_device
@@ -117,7 +116,7 @@ class Trainer:
         self.optimizer.zero_grad()
         losses = backward(self.model, work, self.collective, precision=self.precision, parts=config.accumulate)
         self.precision.unscale(self.optimizer)
-        norm = float(clip_grad_norm_(self.model.parameters(), config.clip or float("inf"), foreach=True))
+        norm = clip_gradients(self.model, config.clip)
         self._last_images = batch.image_ids
         self._refuse_not_finite(losses, norm)
         self.precision.step(self.optimizer)
