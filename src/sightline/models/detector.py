@@ -80,7 +80,7 @@ class Detector(nn.Module, ABC):
     """
 
     size: int
-    heads: tuple[str, ...]
+    heads: tuple[str, ...] = ()
 
     @abstractmethod
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:

@@ -21,4 +21,4 @@ class Normalise(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """B x 3 x H x W uint8 to float."""
-        return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
+        return (images.to(self.mean.dtype) - 255 * self.mean) / (255 * self.std)

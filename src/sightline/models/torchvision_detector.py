@@ -18,6 +18,7 @@ from torchvision.models.detection.ssd import SSD
 from sightline.models.detector import Detector, Found, LossTerm, Pixels, Target, zero_loss
 from sightline.models.letterbox import Letterbox
 from sightline.models.normalise import Normalise
+from sightline.models.roi_align import QuickRoIAlign
 from sightline.structures import Annotation
 
 
@@ -98,11 +99,12 @@ class TorchvisionDetector(Detector):
                 return ("model.head.classification_head.",)
 
     def _watch(self) -> None:
-        """Put keyed samplers in place, and note what losses are divided by."""
+        """Put keyed samplers and quicker pooling in place, and note what losses are divided by."""
         match self.model:
             case FasterRCNN():
                 for part, name in ((self.model.rpn, "anchors"), (self.model.roi_heads, "proposals")):
                     part.fg_bg_sampler = _KeyedSampler(part.fg_bg_sampler, self, name)
+                self.model.roi_heads.box_roi_pool = QuickRoIAlign.like(self.model.roi_heads.box_roi_pool)
             case SSD():
                 self.model.compute_loss = self._counting(self.model.compute_loss)
             case FCOS():

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
@@ -16,7 +15,7 @@ from sightline.models.detector import Detector
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, NotFiniteError
 from sightline.training.collective import Collective
 from sightline.training.ema import MovingAverage
-from sightline.training.optimizer import freeze, freeze_batchnorm, make_optimizer
+from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
 from sightline.training.precision import Precision, pick_precision
 from sightline.training.schedule import learning_rate
 from sightline.training.step import backward, to_device
@@ -123,7 +122,7 @@ class Trainer:
         losses = backward(self.model, work, self._timed, precision=self.precision, parts=config.accumulate)
         computed, reduced = time.perf_counter(), self._timed.seconds - reduced
         self.precision.unscale(self.optimizer)
-        norm = float(clip_grad_norm_(self.model.parameters(), config.clip or float("inf"), foreach=True))
+        norm = clip_gradients(self.model, config.clip)
         self._last_images = batch.image_ids
         self._refuse_not_finite(losses, norm)
         self.precision.step(self.optimizer)

@@ -112,15 +112,15 @@ def _choose(train: TrainConfig, task: str, workspace: Workspace) -> Start:
 def _choose_weights(model: str, weights: str) -> Start:
     """Weights for a model that is known: the best that are at hand if that is left open."""
     urls = family_of(model).urls
-    if weights != "auto":
-        return Start(model, weights)
+    if weights != "auto" or not urls:
+        return Start(model, "none" if weights == "auto" else weights)
     for name in _PUBLISHED:
         if _at_hand(model, name):
             return Start(
                 model, name, f"model {model}: starts from its {name} weights, at hand in {cached_file(urls[name])}"
             )
-    downloads = f" (--weights {next(iter(urls))} downloads some)" if urls else ""
-    return Start(model, "none", f"model {model}: starts from scratch, for no weights of it are at hand{downloads}")
+    why = f"no weights of it are at hand (--weights {next(iter(urls))} downloads some)"
+    return Start(model, "none", f"model {model}: starts from scratch, for {why}")
 
 
 def _at_hand(model: str, weights: str) -> bool:

@@ -198,7 +198,7 @@ def test_gradients_that_overflow_at_any_scale_stop_the_run(
 ) -> None:
     """The scale of float16 is lowered when gradients overflow; where that does not help, it is the model's fault."""
     seen: list[int] = []
-    monkeypatch.setattr("sightline.training.loop.clip_grad_norm_", lambda *_, **__: float("inf"))
+    monkeypatch.setattr("sightline.training.loop.clip_gradients", lambda *_: float("inf"))
     monkeypatch.setattr(Precision, "may_overflow", property(lambda self: len(seen) < 3))
     watcher = Watcher(on_step=lambda progress, *_: seen.append(progress.step))
     with pytest.raises(TrainingError, match=r"gradient norm inf; at step 3"):
