@@ -104,6 +104,8 @@ class TorchvisionDetector(Detector):
             case FasterRCNN():
                 for part, name in ((self.model.rpn, "anchors"), (self.model.roi_heads, "proposals")):
                     part.fg_bg_sampler = _KeyedSampler(part.fg_bg_sampler, self, name)
+                rpn = self.model.rpn
+                rpn.assign_targets_to_anchors = _labels_as_precise_as_anchors(rpn.assign_targets_to_anchors)
                 self.model.roi_heads.box_roi_pool = QuickRoIAlign.like(self.model.roi_heads.box_roi_pool)
             case SSD():
                 self.model.compute_loss = self._counting(self.model.compute_loss)
@@ -117,6 +119,19 @@ class TorchvisionDetector(Detector):
             return compute_loss(targets, outputs, anchors, matched)
 
         return count
+
+
+def _labels_as_precise_as_anchors(assign: Callable[..., Any]) -> Callable[..., Any]:
+    """torchvision's labels are float32, and torch gives cross-entropy in the precision of the labels."""
+
+    def assigned(anchors: list[Tensor], targets: Any) -> tuple[list[Tensor], list[Tensor]]:
+        labels, boxes = assign(anchors, targets)
+        precise = [
+            label.to(torch.promote_types(label.dtype, own.dtype)) for label, own in zip(labels, anchors, strict=True)
+        ]
+        return precise, boxes
+
+    return assigned
 
 
 class _KeyedSampler:
