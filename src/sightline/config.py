@@ -151,7 +151,8 @@ class TrainConfig(Section):
     """Whether BatchNorm uses the whole batch, each worker's share of it, or keeps its statistics. Default: `frozen` for
     detectors of torchvision that start from weights, else `sync`."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """In which numbers the model computes; weights stay float32. `auto`: bfloat16 on GPUs that have it."""
+    """In which numbers the model computes; weights stay float32. `auto`: bfloat16 on GPUs that have it,
+    and on CPUs that have it for models that gain by it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; `auto` takes a GPU if there is one."""
     seed: int = Field(0, ge=0)

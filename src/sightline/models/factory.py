@@ -38,7 +38,13 @@ def family_of(name: str) -> Family:
 
 
 def _detector(
-    build: Callable[..., nn.Module], *, coco: Any = None, imagenet: str = "", background: int = 1, size: int = 640
+    build: Callable[..., nn.Module],
+    *,
+    coco: Any = None,
+    imagenet: str = "",
+    background: int = 1,
+    size: int = 640,
+    depthwise: bool = False,
 ) -> Family:
     """A detector of torchvision; some count the background as a class."""
 
@@ -47,10 +53,10 @@ def _detector(
         return TorchvisionDetector(network, size=size)
 
     urls = {"coco": coco.COCO_V1.url if coco else "", "imagenet": imagenet}
-    return Family(make, size=size, urls={name: url for name, url in urls.items() if url})
+    return Family(make, size=size, depthwise=depthwise, urls={name: url for name, url in urls.items() if url})
 
 
-def _classifier(build: Callable[..., nn.Module], *, imagenet: str, **options: Any) -> Family:
+def _classifier(build: Callable[..., nn.Module], *, imagenet: str, depthwise: bool = False, **options: Any) -> Family:
     """A classifier of torchvision."""
 
     def make(num_classes: int, size: int) -> Detector:
@@ -60,6 +66,7 @@ def _classifier(build: Callable[..., nn.Module], *, imagenet: str, **options: An
         make,
         task="classification",
         size=224,
+        depthwise=depthwise,
         urls={"imagenet": imagenet},
         scratch=Recipe("adamw", lr=1e-3, weight_decay=0.05),
         tuned=Recipe("adamw", lr=3e-4, weight_decay=0.05),
@@ -80,7 +87,12 @@ FAMILIES: dict[str, Family] = {
         scratch=Recipe("adamw", lr=2e-3, weight_decay=0.05),
         tuned=Recipe("adamw", lr=1e-3, weight_decay=0.05),
     ),
-    "ssdlite": _detector(tvd.ssdlite320_mobilenet_v3_large, coco=tvd.SSDLite320_MobileNet_V3_Large_Weights, size=320),
+    "ssdlite": _detector(
+        tvd.ssdlite320_mobilenet_v3_large,
+        coco=tvd.SSDLite320_MobileNet_V3_Large_Weights,
+        size=320,
+        depthwise=True,
+    ),
     "fasterrcnn-mobilenet": _detector(
         tvd.fasterrcnn_mobilenet_v3_large_fpn,
         coco=tvd.FasterRCNN_MobileNet_V3_Large_FPN_Weights,
@@ -105,6 +117,6 @@ FAMILIES: dict[str, Family] = {
     "fcos": _detector(tvd.fcos_resnet50_fpn, coco=tvd.FCOS_ResNet50_FPN_Weights, imagenet=_RESNET50, background=0),
     "resnet18": _classifier(tv.resnet18, imagenet=_RESNET18),
     "resnet50": _classifier(tv.resnet50, imagenet=_RESNET50),
-    "mobilenet": _classifier(tv.mobilenet_v3_large, imagenet=_MOBILENET3, dropout=0.0),
+    "mobilenet": _classifier(tv.mobilenet_v3_large, imagenet=_MOBILENET3, depthwise=True, dropout=0.0),
 }
 CLASSIFIERS = tuple(name for name, family in FAMILIES.items() if family.task == "classification")

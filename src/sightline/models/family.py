@@ -33,6 +33,7 @@ class Family:
     Attributes:
         make: Builds a model with fresh weights from the number of classes and the size.
         size: Usual side of the square that images are fitted into.
+        depthwise: Whether its time goes into depthwise convolutions, which gain nothing from fewer bits on a CPU.
         urls: Where its published weights are, by name: "coco" for the whole detector, "imagenet" for its backbone.
         scratch: How it learns from fresh weights.
         tuned: How it learns from weights that were trained before.
@@ -41,6 +42,7 @@ class Family:
     make: Callable[[int, int], Detector]
     task: Literal["detection", "classification"] = "detection"
     size: int = 640
+    depthwise: bool = False
     urls: dict[str, str] = field(default_factory=dict)
     scratch: Recipe = Recipe("adamw", lr=5e-4, weight_decay=0.05)
     tuned: Recipe = Recipe("sgd", lr=0.005, weight_decay=5e-4, batchnorm="frozen")

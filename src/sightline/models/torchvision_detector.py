@@ -122,7 +122,7 @@ class TorchvisionDetector(Detector):
 
 
 def _labels_as_precise_as_anchors(assign: Callable[..., Any]) -> Callable[..., Any]:
-    """torchvision's labels are float32, and torch gives cross-entropy in the precision of the labels."""
+    """Torchvision's labels are float32, and torch gives cross-entropy in the precision of the labels."""
 
     def assigned(anchors: list[Tensor], targets: Any) -> tuple[list[Tensor], list[Tensor]]:
         labels, boxes = assign(anchors, targets)

@@ -14,11 +14,25 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
 
 
-def pick_precision(name: Literal["auto"] | PrecisionName, device: torch.device) -> PrecisionName:
-    """What `auto` means on a device: fewer bits only where they are faster, which they are not on CPUs."""
+def pick_precision(
+    name: Literal["auto"] | PrecisionName, device: torch.device, *, depthwise: bool = False
+) -> PrecisionName:
+    """What `auto` means on a device: fewer bits only where they are faster.
+
+    Args:
+        depthwise: Whether the model's time goes into depthwise convolutions, which gain nothing on a CPU.
+    """
     if name != "auto":
         return name
-    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(False) else "float32"
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(False) else "float32"
+    return "bfloat16" if _multiplies_bfloat16() and not depthwise else "float32"
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it; where it is emulated, it is many times slower than float32."""
+    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 class Precision:

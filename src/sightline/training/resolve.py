@@ -57,7 +57,7 @@ def resolve_training(
         "optimizer": train.optimizer or recipe.optimizer,
         "weight_decay": recipe.weight_decay if train.weight_decay is None else train.weight_decay,
         "batchnorm": train.batchnorm or recipe.batchnorm,
-        "precision": pick_precision(train.precision, pick_device(train.device)),
+        "precision": pick_precision(train.precision, pick_device(train.device), depthwise=family.depthwise),
     }
     resolved = config.model_copy(update={"train": train.model_copy(update=values)})
     return resolved, [start.why] if start.why else []

@@ -102,9 +102,23 @@ def test_fewer_bits_give_nearly_the_same(name: str) -> None:
     assert torch.cosine_similarity(found, flat, dim=0) > 0.95
 
 
-def test_precision_of_a_cpu_is_float32() -> None:
-    assert pick_precision("auto", CPU) == "float32"
-    assert pick_precision("bfloat16", CPU) == "bfloat16"
+@pytest.mark.parametrize(
+    ("able", "depthwise", "picked"),
+    [
+        ({}, False, "float32"),
+        ({"avx2": True, "avx512_bf16": False}, False, "float32"),
+        ({"avx512_bf16": True}, False, "bfloat16"),
+        ({"amx_bf16": True}, False, "bfloat16"),
+        ({"avx512_bf16": True}, True, "float32"),
+    ],
+)
+def test_a_cpu_takes_fewer_bits_where_it_gains(
+    monkeypatch: pytest.MonkeyPatch, able: dict[str, bool], depthwise: bool, picked: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    assert pick_precision("auto", CPU, depthwise=depthwise) == picked
+    assert pick_precision("bfloat16", CPU, depthwise=depthwise) == "bfloat16"
+    assert pick_precision("float32", CPU, depthwise=depthwise) == "float32"
 
 
 def test_overflow_skips_the_step_and_lowers_the_scale() -> None:
