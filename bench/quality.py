@@ -112,8 +112,8 @@ Made by `make bench-quality` ({datetime.now(UTC):%Y-%m-%d}; {machine()}; {busy})
     sightline evaluate {RECIPE.stem} {DATASET} --split test --iou {IOU}
 
 `nano`, {run.num_parameters:,} parameters, no weights of anybody: first on our own synthetic boards, then {run.epochs}
-epochs of the training list less 200 images, which chose epoch {run.best_epoch} and the threshold {result.score:.3f}; the
-{result.num_images} test images were scored once. Training took **{both}** with all evaluations: {spent_first} on
+epochs of the training list less 200 images, which chose epoch {run.best_epoch} and the threshold {result.score:.3f};
+the {result.num_images} test images were scored once. Training took **{both}** with all evaluations: {spent_first} on
 synthetic boards, {spent} on real ones; peak memory {peak:,.0f} MB. Its score on the held-back images was
 {100 * run.best_score:.2f} %; that of the model that had seen synthetic boards only, on the test images,
 {100 * untrained.map:.2f} %.
