@@ -2,7 +2,7 @@
 
 It learns on synthetic boards first, then on the real ones. The best epoch and the threshold are chosen on 200 images
 held back from the training list; the 500 test images are scored once, at the end.
-Usage: bench/quality.py [DEEPPCB] [--set section.key=value …]
+Usage: bench/quality.py [DEEPPCB] [--threads 1] [--set section.key=value …]
 """
 
 import argparse
@@ -17,6 +17,7 @@ from harness import load_text, machine, markdown_table, write_page
 
 from sightline import api
 from sightline.config import load_config
+from sightline.data.parallel import num_cores
 from sightline.metrics.result import DetectionResult
 from sightline.training.run import RunResult
 
@@ -42,6 +43,7 @@ def main() -> None:
     """Make boards, train on them, ingest, train, score, write the page."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("source", nargs="?", type=Path, default=HERE.parent.parent / "shared/data/deeppcb")
+    arguments.add_argument("--threads", type=int, default=0, help="of torch; default: one for each core")
     arguments.add_argument("--set", dest="sets", action="append", default=[], help="a setting other than the recipe's")
     given = arguments.parse_args()
     if not given.source.is_dir():
@@ -49,13 +51,15 @@ def main() -> None:
     before = load_text()
     api.synth("boards", BOARDS, images=NUM_BOARDS, size=BOARD_SIZE, seed=BOARD_SEED, replace=True)
     api.ingest(given.source, to=DATASET, replace=True)
-    first, spent_first = train(BOARDS, FIRST, [])
-    run, spent = train(DATASET, RECIPE, [f"train.weights={first.name}", *given.sets])
+    threads = f"train.threads={given.threads}"
+    first, spent_first = train(BOARDS, FIRST, [threads])
+    run, spent = train(DATASET, RECIPE, [threads, f"train.weights={first.name}", *given.sets])
     result = api.evaluate(run.name, DATASET, split="test", iou=IOU)
     untrained = api.evaluate(first.name, DATASET, split="test", iou=IOU, size=640)
     assert isinstance(result, DetectionResult)
     assert isinstance(untrained, DetectionResult)
-    page = describe(run, result, untrained, spent_first, spent, given.sets, f"{before} before, {load_text()} after")
+    busy = f"{given.threads or num_cores()} threads; {before} before, {load_text()} after"
+    page = describe(run, result, untrained, spent_first, spent, given.sets, busy)
     print(page)
     write_page("quality.md", page)
 
