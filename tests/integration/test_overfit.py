@@ -17,6 +17,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ssdlite": {"size": 160, "epochs": 40, "lr": 2e-3},
     "fasterrcnn-mobilenet": {"size": 256, "epochs": 32, "batch": 2},
     "fasterrcnn-mobilenet-320": {"size": 256, "epochs": 32, "batch": 2},
+    "fasterrcnn-mobilenetv2": {"size": 192, "epochs": 24, "batch": 2},
     "fasterrcnn-resnet50": {"size": 128, "epochs": 20, "batch": 2},
     "fasterrcnn-resnet50-v2": {"size": 128, "epochs": 16, "batch": 2},
     "retinanet": {"size": 128, "epochs": 44, "batch": 2},
