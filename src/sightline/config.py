@@ -160,7 +160,7 @@ class TrainConfig(Section):
     threads: int = Field(0, ge=0)
     """Threads of torch; 0 means one for each core."""
     checkpoint_every_s: float = Field(60.0, gt=0)
-    """Seconds between checkpoints within an epoch."""
+    """Seconds between checkpoints; an epoch that is scored is always saved."""
 
 
 class TrackingConfig(Section):

@@ -24,8 +24,8 @@ class Classifier(Detector):
         self.heads = (f"network.{last}.",)
 
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
-        """Fit into a square of the model's size."""
-        return Letterbox(self.size)
+        """Fit into a square of the model's size, small images too: published weights know them so."""
+        return Letterbox(self.size, upscale=True)
 
     def logits(self, images: Tensor) -> Tensor:
         """Scores of every class, B x classes, before softmax."""

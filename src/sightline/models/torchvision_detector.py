@@ -42,8 +42,8 @@ class TorchvisionDetector(Detector):
         self._watch()
 
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
-        """Fit into a square of the model's size."""
-        return Letterbox(self.size)
+        """Fit into a square of the model's size, small images too: published weights and anchors know them so."""
+        return Letterbox(self.size, upscale=True)
 
     def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
         """Torchvision's losses, multiplied by what it divided them by."""

@@ -76,6 +76,7 @@ class Trainer:
         self.ema = MovingAverage(self.model, decay=self.config.ema) if self.config.ema else None
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._timed = TimedCollective(self.collective)
+        self._saved = time.monotonic()
 
     @property
     def num_steps(self) -> int:
@@ -97,16 +98,15 @@ class Trainer:
         batches = self.loader.batches(
             progress.epoch, rank=self.collective.rank, world_size=self.collective.size, start=progress.position
         )
-        started, saved = time.perf_counter(), time.monotonic()
+        started = time.perf_counter()
         for batch in batches:
             self.seconds["data"] += time.perf_counter() - started
             self._train_step(batch)
             if self.should_stop():
                 self.save()
                 raise Stopped
-            if time.monotonic() - saved > self.config.checkpoint_every_s:
+            if self._save_is_due():
                 self.save()
-                saved = time.monotonic()
             started = time.perf_counter()
 
     def _train_step(self, batch: Batch) -> None:
@@ -138,11 +138,16 @@ class Trainer:
     def _end_epoch(self) -> None:
         progress = self.progress
         progress.epoch, progress.position = progress.epoch + 1, 0
-        if progress.epoch % self.config.evaluate_every == 0 or progress.epoch == self.config.epochs:
+        scored = progress.epoch % self.config.evaluate_every == 0 or progress.epoch == self.config.epochs
+        if scored:
             self._score()
         patience = self.config.patience
         progress.finished = bool(patience) and progress.epoch - progress.best_epoch >= patience
-        self.save()
+        if scored or progress.finished or self._save_is_due():
+            self.save()
+
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._saved > self.config.checkpoint_every_s
 
     def _score(self) -> None:
         started, progress = time.perf_counter(), self.progress
@@ -190,6 +195,7 @@ class Trainer:
             self._write(self.checkpoints)
         self.collective.barrier()
         self.seconds["checkpoint"] += time.perf_counter() - started
+        self._saved = time.monotonic()
         self.on_checkpoint()
 
     def save_best(self) -> None:

@@ -48,7 +48,7 @@ def _choose(dataset: Dataset) -> list[int]:
 def _predict(model: Detector, dataset: Dataset, position: int, pixels: np.ndarray, threshold: float) -> Prediction:
     fitted, _ = model.preprocess()(pixels, dataset.annotation(position))
     with torch.inference_mode():
-        found = model.detect(torch.from_numpy(np.ascontiguousarray(fitted))[None].permute(0, 3, 1, 2))[0]
+        found = model.detect(torch.from_numpy(np.stack([fitted])).permute(0, 3, 1, 2))[0]
     if isinstance(model, Classifier):
         best = found.scores.argmax()
         return Prediction(

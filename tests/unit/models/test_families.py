@@ -1,11 +1,14 @@
 """torchvision's families and classifiers behind the protocol."""
 
+import numpy as np
 import pytest
 import torch
+from torch.nn import BatchNorm2d
 
 from sightline.errors import ConfigError
 from sightline.models.detector import Target, total_loss
 from sightline.models.factory import make_model
+from sightline.structures import Annotation
 
 IMAGES = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 TARGETS = [
@@ -47,6 +50,23 @@ def test_proposals_are_sampled_by_the_key_of_each_image() -> None:
 
     assert loss([5, 6], 0) == loss([5, 6], 1)
     assert loss([5, 6], 0) != loss([7, 8], 0)
+
+
+@pytest.mark.parametrize("name", ["ssdlite", "mobilenet"])
+def test_statistics_of_batchnorm_follow_within_tens_of_steps(name: str) -> None:
+    norm = next(part for part in make_model(name, num_classes=3).train().modules() if isinstance(part, BatchNorm2d))
+    for _ in range(30):
+        norm(torch.full((2, norm.num_features, 4, 4), 5.0))
+    torch.testing.assert_close(norm.running_mean, torch.full((norm.num_features,), 5.0), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("name", ["ssdlite", "resnet18"])
+def test_small_images_are_made_larger(name: str) -> None:
+    image = np.zeros((40, 80, 3), np.uint8)
+    truth = Annotation(np.array([[10, 10, 20, 40]], np.float32), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+    fitted, moved = make_model(name, num_classes=3, size=160).preprocess()(image, truth)
+    assert fitted.shape == (160, 160, 3)
+    assert moved.boxes.tolist() == [[20, 20, 40, 80]]
 
 
 def test_unknown_model() -> None:

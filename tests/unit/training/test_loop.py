@@ -125,6 +125,13 @@ def test_a_name_that_another_run_has_is_refused(workspace: Path) -> None:
     assert sightline.evaluate("mine", "shapes", workspace=workspace).num_images > 0
 
 
+def test_epochs_that_are_not_scored_are_saved_only_when_it_is_time(shapes: Dataset, tmp_path: Path) -> None:
+    settings = config(epochs=4, evaluate_every=2, checkpoint_every_s=1e9)
+    half = train_run(shapes, settings, tmp_path).steps // 2
+    saved = sorted(place.name for place in tmp_path.glob("checkpoints/step-*"))
+    assert saved == [f"step-{half:08d}", f"step-{2 * half:08d}"]
+
+
 def test_every_image_once_an_epoch(shapes: Dataset, tmp_path: Path) -> None:
     positions: list[int] = []
 
