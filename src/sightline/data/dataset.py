@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,28 @@ _OPEN_SHARDS = 128
 _SMALL_COLUMNS = [name for name in ROWS.names if name != "image"]
 
 
+class DatasetFolder(Protocol):
+    """Where the files of a dataset lie; `Folder` is one."""
+
+    @property
+    def location(self) -> str:
+        """How it is named in messages."""
+        ...
+
+    @property
+    def is_local(self) -> bool:
+        """Whether files can be mapped into memory by their path."""
+        ...
+
+    def full_path(self, name: str) -> str:
+        """The path of a file."""
+        ...
+
+    def open_file(self, name: str) -> Any:
+        """An Arrow file, open for random access."""
+        ...
+
+
 class Dataset:
     """Annotated images in the order they were stored, or one split of them.
 
@@ -32,7 +54,7 @@ class Dataset:
     >>> len(dataset.select("train")), dataset.classes       # doctest: +SKIP
     """
 
-    def __init__(self, folder: Folder, info: DatasetInfo, rows: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, folder: "DatasetFolder", info: DatasetInfo, rows: NDArray[np.int64] | None = None) -> None:
         self.info = info
         self._folder = folder
         self._rows = rows
@@ -80,6 +102,10 @@ class Dataset:
         """The images at some positions of this selection, in the order they were stored."""
         rows = np.array(sorted({self._row(position) for position in positions}), np.int64)
         return Dataset(self._folder, self.info, rows)
+
+    def read_through(self, folder: "DatasetFolder") -> "Dataset":
+        """The same images, read from another place that has the same files."""
+        return Dataset(folder, self.info, self._rows)
 
     def read_shard(self, number: int) -> Iterator[Sample]:
         """The images of one shard in order, reading it from front to back, a row group at a time; for streaming."""
@@ -150,7 +176,7 @@ class _Index:
     split: NDArray[np.int16]
 
     @classmethod
-    def read(cls, folder: Folder, info: DatasetInfo) -> "_Index":
+    def read(cls, folder: "DatasetFolder", info: DatasetInfo) -> "_Index":
         with _damage_named(folder, INDEX):
             source = pa.memory_map(folder.full_path(INDEX)) if folder.is_local else folder.open_file(INDEX)
             table = pa.ipc.open_file(source).read_all()
@@ -164,7 +190,7 @@ class _Index:
 class _ShardCache:
     """Small columns of the shards that were touched, and a bounded number of open files; safe for threads."""
 
-    def __init__(self, folder: Folder, info: DatasetInfo) -> None:
+    def __init__(self, folder: "DatasetFolder", info: DatasetInfo) -> None:
         self._folder, self._info = folder, info
         self.starts = np.cumsum([0, *(shard.rows for shard in info.shards)])
         self._columns: dict[int, _Columns] = {}
@@ -236,7 +262,7 @@ class _ShardCache:
 
 
 @contextmanager
-def _damage_named(folder: Folder, file: str) -> Iterator[None]:
+def _damage_named(folder: "DatasetFolder", file: str) -> Iterator[None]:
     """Whatever a damaged file makes its reader raise becomes one error that names it."""
     try:
         yield
