@@ -157,6 +157,7 @@ def train(
     on_scores: Callable[[int, dict[str, float]], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     on_note: Callable[[str], None] | None = None,
+    on_workers: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> "RunResult":
     """Train a model on a dataset, or go on with the unfinished run of the same settings.
@@ -168,25 +169,31 @@ def train(
         on_scores: Told the epoch and the scores of every evaluation.
         should_stop: Asked after every step; the run saves itself and raises `Stopped`.
         on_note: Told which model and weights were chosen and why, where that was left open, and what was loaded.
-        settings: Any of the settings of `train`, such as model="ssdlite" or epochs=10.
+        on_workers: Told how many workers are alive, and how many there should be, whenever that changes.
+        settings: Any of the settings of `train`, such as model="ssdlite" or epochs=10; `workers` is how many train.
 
     >>> import sightline
     >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
     """
     from sightline.tracking.mlflow_tracker import open_tracker
+    from sightline.training.job import Watcher
+    from sightline.training.launch import joined_rank
     from sightline.training.resolve import resolve_training
-    from sightline.training.run import Watcher, run_name, train_run
+    from sightline.training.run import run_name, train_run
 
     opened = open_dataset(dataset, workspace=workspace)
+    workers = settings.pop("workers", None)
+    config = _with_settings(config, "workers", {"count": workers} if workers else {})
     config, notes = resolve_training(
         _with_settings(config, "train", settings), opened, workspace=Workspace.find(workspace)
     )
-    given = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop, "on_note": on_note}
-    watcher = Watcher(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    given: dict[str, Any] = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop}
+    given |= {"on_note": on_note, "on_workers": on_workers}
+    watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
     for note in notes:
         watcher.on_note(note)
     directory = Workspace.find(workspace).runs / (check_name(name) if name else run_name(opened, config))
-    tracker = open_tracker(config.tracking, Workspace.find(workspace).root)
+    tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
     return train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
 
 

@@ -125,6 +125,8 @@ class TrainConfig(Section):
     the whole. More than one costs a second forward pass."""
     lr: float | None = Field(None, gt=0)
     """Highest learning rate. For this and the next two, default: what is usual for the model and its weights."""
+    scale_lr: bool = False
+    """Whether the learning rate is meant for a batch of 4, and grows with a larger one."""
     optimizer: Literal["adamw", "sgd"] | None = None
     """Which optimizer."""
     weight_decay: float | None = Field(None, ge=0)
@@ -163,6 +165,24 @@ class TrainConfig(Section):
     """Seconds between checkpoints; an epoch that is scored is always saved."""
 
 
+class WorkersConfig(Section):
+    """How many workers train a model, and who starts them; the outcome does not depend on it."""
+
+    count: int = Field(1, gt=0)
+    """Workers that share every batch."""
+    launcher: Literal["auto", "inline", "torchrun", "ray"] = "auto"
+    """`inline`: one worker in this process. `torchrun`: processes on this machine under torch's elastic launcher.
+    `ray`: Ray Train. `auto`: ray if an address is given, else torchrun for several workers, else inline."""
+    address: str | None = None
+    """Of a Ray cluster: host:port, `auto` for the one this machine belongs to, `local` to start one here."""
+    gpus_per_worker: float | None = Field(None, ge=0)
+    """Default: one for each worker where there are GPUs."""
+    hang_after_s: float = Field(30.0, gt=0)
+    """A worker that gives no sign of life for so long is ended, and all begin again at the last checkpoint."""
+    verify: bool = False
+    """Compare the weights of all workers after every epoch, and check that each image was seen once."""
+
+
 class TrackingConfig(Section):
     """Where runs are kept."""
 
@@ -182,6 +202,7 @@ class Config(Section):
     loader: LoaderConfig = LoaderConfig()
     augment: AugmentConfig = AugmentConfig()
     train: TrainConfig = TrainConfig()
+    workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
 
 

@@ -77,6 +77,7 @@ def learn(family: str, dataset: str, workspace: Path, config: Config) -> str:
         hold_back=0.0,
         evaluate_every=settings["epochs"],
         threads=1,
+        precision="float32",
         **settings,
     )
     return run.name

@@ -54,7 +54,12 @@ class Session:
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else 160
-        return Console(stderr=self.json, highlight=False, width=width)
+        return Console(stderr=self.json, highlight=False, width=width, quiet=self.is_follower)
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether torchrun started this process as one of the others; rank 0 speaks for all."""
+        return int(os.environ.get("RANK", "0")) > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
     def config(self, **flags: dict[str, Any]) -> "Config":
         """The settings: defaults, file, --set, then the command's own flags."""
@@ -70,7 +75,7 @@ class Session:
 
     def finish(self, result: Any, show: Callable[[], None]) -> None:
         """Give the result: as JSON to machines, or shown to people."""
-        if self.json:
+        if self.json and not self.is_follower:
             sys.stdout.write(json.dumps(result, indent=2, default=str) + "\n")
         else:
             show()

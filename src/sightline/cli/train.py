@@ -38,6 +38,25 @@ def train(
     batchnorm: Annotated[
         str | None, typer.Option(help="BatchNorm over the batch (sync), a worker's share (local), or frozen.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers that share every batch.", show_default="1")] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="On a Ray cluster.", show_default="1 where there are GPUs")
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            help="Who starts them: inline (in this process), torchrun (on this machine), ray.", show_default="auto"
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster: host:port, auto, or local to start one.", show_default=False)
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="After every epoch, compare all workers' weights and images.")
+    ] = False,
+    scale_lr: Annotated[
+        bool, typer.Option("--scale-lr", help="Raise the learning rate with the batch (it is meant for 4).")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="What to call the run.", show_default="by its settings")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if this run is unfinished.")] = False,
     tracking_uri: TrackingUri = None,
@@ -56,8 +75,13 @@ def train(
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"model": model, "epochs": epochs, "batch": batch, "size": size, "lr": lr, "seed": seed}
-    flags |= {"weights": weights, "batchnorm": batchnorm}
-    settings = session.config(train=flags, tracking={"uri": tracking_uri, "enabled": False if no_track else None})
+    flags |= {"weights": weights, "batchnorm": batchnorm, "scale_lr": scale_lr or None}
+    spread = {"count": workers, "launcher": launcher, "address": address, "gpus_per_worker": gpus_per_worker}
+    settings = session.config(
+        train=flags,
+        workers={**spread, "verify": verify or None},
+        tracking={"uri": tracking_uri, "enabled": False if no_track else None},
+    )
     with _asked_to_stop() as asked, TrainingView(session, settings.train.epochs) as line:
         try:
             result = api.train(
@@ -70,6 +94,7 @@ def train(
                 on_scores=line.on_scores,
                 should_stop=lambda: bool(asked()),
                 on_note=session.say,
+                on_workers=line.on_workers,
             )
         except Stopped:
             session.say("stopped; the checkpoint is saved, and the same command goes on from here")

@@ -30,6 +30,7 @@ class TrainingView:
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("training", total=None, note="")
         self._clock, self._table = _Clock(), _Table(epochs)
+        self._workers = ""
 
     def __enter__(self) -> "TrainingView":
         self._bar.start()
@@ -42,9 +43,13 @@ class TrainingView:
         """Move the line."""
         rate = self._clock.on_step(images, losses["loss"])
         left = (num_steps - progress.step) * images / rate if rate else 0.0
-        note = f"loss {losses['loss']:.3f}  {rate:.1f} images/s  {left / 60:.1f} min left"
+        note = f"loss {losses['loss']:.3f}  {rate:.1f} images/s  {left / 60:.1f} min left{self._workers}"
         description = f"epoch {min(progress.epoch + 1, self._epochs)}/{self._epochs}"
         self._bar.update(self._task, completed=progress.step, total=num_steps, note=note, description=description)
+
+    def on_workers(self, alive: int, wanted: int) -> None:
+        """Show how many workers there are, unless there is only one."""
+        self._workers = f"  {alive}/{wanted} workers" if wanted > 1 else ""
 
     def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
         """Add a row to the table."""

@@ -12,7 +12,7 @@ class Recipe:
     """Settings of training that suit a family; each is taken where the user gave none.
 
     Attributes:
-        lr: Highest learning rate; for SGD at a batch of 4, and in proportion for others.
+        lr: Highest learning rate, at a batch of 4.
         batchnorm: "frozen" where statistics of other data are better than those of a small batch.
     """
 
@@ -20,10 +20,6 @@ class Recipe:
     lr: float
     weight_decay: float
     batchnorm: Literal["sync", "frozen"] = "sync"
-
-    def lr_at(self, batch: int) -> float:
-        """The learning rate for a global batch; AdamW's steps do not depend on it."""
-        return self.lr * batch / 4 if self.optimizer == "sgd" else self.lr
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -45,8 +45,20 @@ class Checkpoint:
     progress: dict[str, Any]
 
 
+class CheckpointStore(Protocol):
+    """Where a run's state is kept."""
+
+    def save(self, checkpoint: Checkpoint) -> object:
+        """Keep a checkpoint; when this returns it is never lost."""
+        ...
+
+    def load_latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole; None if there is none."""
+        ...
+
+
 class CheckpointDirectory:
-    """The checkpoints of one run."""
+    """The checkpoints of one run, in a directory."""
 
     def __init__(self, path: Path, *, keep: int = 2) -> None:
         self.path = path

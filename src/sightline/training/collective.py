@@ -5,6 +5,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 
+class LostWorkers(Exception):
+    """Another worker is gone, or cannot be reached: what this one was doing cannot be ended."""
+
+
 class Collective(Protocol):
     """The other workers, as a worker sees them. Every rank makes every call, in the same order."""
 

@@ -1,5 +1,6 @@
 """A model scored on a split of a dataset; workers share the images, and their results are merged exactly."""
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -70,6 +71,26 @@ def evaluate(
     others = [state for rank, state in enumerate(collective.gather(metric.state())) if rank != collective.rank]
     metric.merge(others)
     return metric.compute()
+
+
+def score_model(
+    model: Detector,
+    dataset: Dataset,
+    *,
+    loader: LoaderConfig,
+    iou: float | None = None,
+    collective: Collective | None = None,
+) -> dict[str, float]:
+    """The figures that choose the best epoch; `score` is mAP50, mAP at the overlap asked for, or accuracy."""
+    found = evaluate(model, dataset, make_metric(model, dataset, iou=iou), loader=loader, collective=collective)
+    if isinstance(found, ClassificationResult):
+        return {"score": found.accuracy, "accuracy": found.accuracy}
+    scores = {"score": found.map50, "map": found.map, "map50": found.map50, "f1": found.rates.f1}
+    if iou is not None:
+        scores = {"score": found.map, f"map{round(100 * iou)}": found.map, "f1": found.rates.f1}
+    # Where the split has no box, or nothing was found, there is no figure; a run goes on all the same.
+    known = {name: 0.0 if math.isnan(value) else value for name, value in scores.items()}
+    return known if math.isnan(found.score) else {**known, "score_threshold": found.score}
 
 
 def _found(

@@ -12,14 +12,16 @@ from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
 from sightline.errors import TrainingError
 from sightline.models.detector import Detector
-from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, NotFiniteError
+from sightline.training.batchnorm import share_batchnorm
+from sightline.training.checkpoint import Checkpoint, CheckpointStore, NotFiniteError
 from sightline.training.collective import Collective
 from sightline.training.ema import MovingAverage
 from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
 from sightline.training.precision import Precision, pick_precision
 from sightline.training.schedule import learning_rate
 from sightline.training.step import backward, to_device
-from sightline.training.timing import PARTS, TimedCollective
+from sightline.training.timing import PARTS, TimedCollective, peak_memory
+from sightline.training.verify import Verifier
 
 
 @dataclass
@@ -48,8 +50,10 @@ class Trainer:
     """One worker of a run.
 
     Attributes:
+        checkpoints: Where rank 0 saves the run's state; `best` is where it keeps the best model so far.
         evaluate: Scores the model, or its moving average, at the end of an epoch; higher `score` is better.
-        on_step: Told of every step.
+        verifier: Checks after every epoch that all workers have the same weights; None does not.
+        on_step: Told of every step, and of the images of all workers in it.
         on_scores: Told the epoch and the scores of every evaluation.
         should_stop: Asked after every step.
         on_checkpoint: Told after every checkpoint.
@@ -59,12 +63,14 @@ class Trainer:
     loader: Loader
     config: TrainConfig
     collective: Collective
-    checkpoints: CheckpointDirectory
+    checkpoints: CheckpointStore
+    best: CheckpointStore
     evaluate: Callable[[Detector], dict[str, float]]
     on_step: OnStep = lambda progress, num_steps, losses, images: None
     on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
     should_stop: Callable[[], bool] = lambda: False
     on_checkpoint: Callable[[], None] = lambda: None
+    verifier: Verifier | None = None
 
     def __post_init__(self) -> None:
         self.progress = Progress()
@@ -77,11 +83,18 @@ class Trainer:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._timed = TimedCollective(self.collective)
         self._saved = time.monotonic()
+        if self.config.batchnorm == "sync" and self.collective.size > 1:
+            share_batchnorm(self.model, self._timed)
 
     @property
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.loader.sampler.num_steps() * self.config.epochs
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """The most that this process has held."""
+        return peak_memory()
 
     def run(self) -> Progress:
         """Train to the end, from wherever `resume` left it."""
@@ -98,16 +111,22 @@ class Trainer:
         batches = self.loader.batches(
             progress.epoch, rank=self.collective.rank, world_size=self.collective.size, start=progress.position
         )
+        if self.verifier:
+            self.verifier.begin(progress.epoch, start=progress.position)
         started = time.perf_counter()
         for batch in batches:
             self.seconds["data"] += time.perf_counter() - started
             self._train_step(batch)
-            if self.should_stop():
+            stop, due = self._agree(self.should_stop(), self._save_is_due())
+            if stop or due:
                 self.save()
+            if stop:
                 raise Stopped
-            if self._save_is_due():
-                self.save()
             started = time.perf_counter()
+
+    def _agree(self, *asked: bool) -> list[bool]:
+        """Whether any worker asks for something: all must do it after the same step."""
+        return [bool(count) for count in self._timed.all_reduce(torch.tensor(asked, dtype=torch.int32)).tolist()]
 
     def _train_step(self, batch: Batch) -> None:
         started, progress, config = time.perf_counter(), self.progress, self.config
@@ -122,28 +141,34 @@ class Trainer:
         losses = backward(self.model, work, self._timed, precision=self.precision, parts=config.accumulate)
         computed, reduced = time.perf_counter(), self._timed.seconds - reduced
         self.precision.unscale(self.optimizer)
-        norm = clip_gradients(self.model, config.clip)
+        norm = clip_gradients(self.model, config.clip, self._timed)
         self._last_images = batch.image_ids
         self._refuse_not_finite(losses, norm)
         self.precision.step(self.optimizer)
         progress.step += 1
-        progress.position += min(self.loader.config.batch, len(self.loader.source) - progress.position)
+        images = min(self.loader.config.batch, len(self.loader.source) - progress.position)
+        progress.position += images
+        if self.verifier:
+            self.verifier.saw(batch)
         if self.ema:
             self.ema.update(progress.step)
         self.seconds["all_reduce"] += reduced
         self.seconds["forward_backward"] += computed - started - reduced
         self.seconds["optimizer"] += time.perf_counter() - computed
-        self.on_step(progress, self.num_steps, losses, len(batch))
+        self.on_step(progress, self.num_steps, losses, images)
 
     def _end_epoch(self) -> None:
         progress = self.progress
+        if self.verifier:
+            self.verifier.check(self.model, self.collective)
         progress.epoch, progress.position = progress.epoch + 1, 0
         scored = progress.epoch % self.config.evaluate_every == 0 or progress.epoch == self.config.epochs
         if scored:
             self._score()
         patience = self.config.patience
         progress.finished = bool(patience) and progress.epoch - progress.best_epoch >= patience
-        if scored or progress.finished or self._save_is_due():
+        due = self._agree(self._save_is_due())
+        if scored or progress.finished or any(due):
             self.save()
 
     def _save_is_due(self) -> bool:
@@ -175,13 +200,14 @@ class Trainer:
         if math.isfinite(losses["loss"]) and (math.isfinite(norm) or self.precision.may_overflow):
             return
         terms = ", ".join(f"{name} {value:g}" for name, value in losses.items())
-        raise self._failure(f"the loss is not finite: {terms}, gradient norm {norm:g}")
+        images = [image for share in self.collective.gather(self._last_images) for image in share]
+        raise self._failure(f"the loss is not finite: {terms}, gradient norm {norm:g}", images)
 
-    def _failure(self, what: str) -> TrainingError:
+    def _failure(self, what: str, images: list[str]) -> TrainingError:
         """An error that names the step and its images."""
         return TrainingError(
             f"{what}; at step {self.progress.step} (epoch {self.progress.epoch}), images "
-            f"{', '.join(self._last_images[:8])}. The last checkpoint is whole: lower train.lr or look at these images"
+            f"{', '.join(images[:8])}. The last checkpoint is whole: lower train.lr or look at these images"
         )
 
     def _place(self) -> tuple[torch.device, torch.dtype]:
@@ -201,19 +227,20 @@ class Trainer:
     def save_best(self) -> None:
         """Keep the best model apart from the checkpoints that come and go."""
         if self.collective.rank == 0:
-            self._write(CheckpointDirectory(self.checkpoints.path.parent / "best", keep=1))
+            self._write(self.best)
 
-    def _write(self, directory: CheckpointDirectory) -> None:
+    def _write(self, store: CheckpointStore) -> None:
         ema = self.ema.weights if self.ema else None
         optimizer = {**self.optimizer.state_dict(), "scaler": self.precision.state_dict()}
         try:
-            directory.save(Checkpoint(self.model.state_dict(), ema, optimizer, asdict(self.progress)))
+            store.save(Checkpoint(self.model.state_dict(), ema, optimizer, asdict(self.progress)))
         except NotFiniteError as error:
-            raise self._failure(str(error)) from None
+            raise self._failure(str(error), self._last_images) from None
 
     def resume(self) -> None:
-        """Go back to the newest whole checkpoint, if there is one."""
-        found = self.checkpoints.load_latest()
+        """Go back to the newest whole checkpoint, if there is one; rank 0 finds it and hands it to the others."""
+        found = self.checkpoints.load_latest() if self.collective.rank == 0 else None
+        found = self.collective.gather(found)[0]
         if found is None:
             return
         self.model.load_state_dict(found.weights)

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from sightline.config import TrainConfig
+from sightline.training.collective import Collective
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -31,10 +32,15 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
             return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.99), fused=True)
 
 
-def clip_gradients(model: nn.Module, longest: float) -> float:
-    """Shorten the gradient to `longest` if it is longer, unless that is 0; returns how long it was."""
+def clip_gradients(model: nn.Module, longest: float, collective: Collective) -> float:
+    """Shorten the gradient to `longest` if it is longer, unless that is 0; returns how long it was.
+
+    Every worker has the same gradient, but with another number of threads it would sum it up in another order: rank 0's
+    length counts, so that all shorten by the same factor.
+    """
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None], foreach=True)
+    norm = collective.broadcast(norm)
     if longest and norm > longest:
         clip_grads_with_norm_(parameters, longest, norm, foreach=True)
     return float(norm)

@@ -9,9 +9,18 @@ from torch import Tensor
 PrecisionName = Literal["float32", "bfloat16", "float16"]
 
 
-def pick_device(name: str) -> torch.device:
-    """The device that a setting names."""
-    return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
+def pick_device(name: str, *, index: int | None = None) -> torch.device:
+    """The device that a setting names.
+
+    Args:
+        index: Which of the machine's GPUs; None for the current one.
+    """
+    kind = "cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu")
+    if kind == "cpu" or index is None:
+        return torch.device(kind)
+    device = torch.device(kind, index % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def pick_precision(

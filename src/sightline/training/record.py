@@ -4,18 +4,16 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 from sightline.config import Config
 from sightline.data.dataset import Dataset
 from sightline.errors import StorageError
 from sightline.secrets import redact_values
 from sightline.tracking.commit import git_commit
-from sightline.tracking.machine import Placement, peak_memory_mb, this_machine
+from sightline.tracking.machine import Placement, this_machine
 from sightline.tracking.tracker import RunFacts, Tracker
-from sightline.training.loop import Progress, Stopped, Trainer
+from sightline.training.loop import Progress, Stopped
 from sightline.training.schedule import learning_rate
 from sightline.training.step_log import StepLog
 from sightline.training.timing import Timing
@@ -33,18 +31,40 @@ _NOT_SETTINGS = ("ingest", "tracking")
 """Sections that say nothing of a training run."""
 
 
-class RunRecord:
-    """Listens to one run, on the worker that speaks for all of them."""
+class Observed(Protocol):
+    """A run while it goes on: a trainer in this process, or the driver's picture of one elsewhere."""
 
-    def __init__(self, dataset: Dataset, config: Config, directory: Path, tracker: Tracker) -> None:
+    @property
+    def progress(self) -> Progress:
+        """Where it stands."""
+        ...
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time went."""
+        ...
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """The most that any worker has held, by kind of memory."""
+        ...
+
+
+class RunRecord:
+    """Listens to one run, where its directory is."""
+
+    def __init__(
+        self, dataset: Dataset, config: Config, directory: Path, tracker: Tracker, placement: Placement
+    ) -> None:
         self._dataset, self._config, self._directory, self._tracker = dataset, config, directory, tracker
+        self._placement = placement
         self._steps = StepLog(directory)
         self._spent, self._stepped = 0.0, False
 
     @contextmanager
-    def during(self, trainer: Trainer) -> Iterator[None]:
+    def during(self, run: Observed) -> Iterator[None]:
         """Keep the story of a run while it goes on, and how it ended."""
-        self._trainer, self._timing = trainer, Timing(self._directory, trainer.seconds)
+        self._run, self._timing = run, Timing(self._directory, run.seconds)
         self._begin()
         try:
             yield
@@ -63,16 +83,20 @@ class RunRecord:
         """Over the whole run."""
         return self._timing.images_per_s
 
+    def go_back_to(self, progress: Progress) -> None:
+        """Workers were lost: what came after their last checkpoint is forgotten."""
+        self._steps.go_on_from(progress.step)
+
     def on_step(self, progress: Progress, num_steps: int, losses: dict[str, float], images: int) -> None:
         """Note a step."""
         self._stepped = True
-        self._timing.images += images * self._trainer.collective.size
+        self._timing.images += images
         spent, self._spent = self._timing.training_s - self._spent, self._timing.training_s
         every = max(1, num_steps // _MAX_POINTS)
         if progress.step % every and progress.step != num_steps:
             return
         lr = learning_rate(self._config.train, progress.step - 1, num_steps)
-        rate = images * self._trainer.collective.size / spent if spent > 0 else 0.0
+        rate = images / spent if spent > 0 else 0.0
         epoch = progress.step * self._config.train.epochs / num_steps
         self._steps.add(progress.step, epoch, losses["loss"], lr, rate)
         terms = {f"train/loss_{name}": value for name, value in losses.items() if name != "loss"}
@@ -81,7 +105,7 @@ class RunRecord:
 
     def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
         """Note an evaluation."""
-        progress = self._trainer.progress
+        progress = self._run.progress
         best = max(progress.best_score, scores["score"])
         noted = {**_scores({"epoch": epoch, **scores}), "run/best_score": best, **self._costs()}
         self._tracker.log(noted, step=progress.step)
@@ -102,7 +126,7 @@ class RunRecord:
         from sightline.report.curve import learning_curve
 
         self.on_checkpoint()
-        progress = self._trainer.progress
+        progress = self._run.progress
         self._tracker.log({"run/best_epoch": progress.best_epoch, **self._costs()}, step=progress.step)
         scores = {"best_score": progress.best_score, "best_epoch": progress.best_epoch, "history": progress.history}
         self._write(SCORES, scores)
@@ -115,8 +139,8 @@ class RunRecord:
 
     def _begin(self) -> None:
         self._spent = self._timing.training_s
-        self._steps.go_on_from(self._trainer.progress.step)
-        machine = this_machine(_placement(self._trainer))
+        self._steps.go_on_from(self._run.progress.step)
+        machine = this_machine(self._placement)
         self._write(MACHINE, machine.to_dict())
         self._write(CONFIG, self._config.model_dump(mode="json"))
         info = self._dataset.info
@@ -132,7 +156,7 @@ class RunRecord:
         """What earlier processes noted, to a tracker that does not know this run."""
         for step, _, loss, lr, rate in self._steps.read():
             self._tracker.log({"train/loss": loss, "train/lr": lr, "train/images_per_s": rate}, step=int(step))
-        progress = self._trainer.progress
+        progress = self._run.progress
         for row in progress.history:
             self._tracker.log(_scores(row), step=int(row["step"]))
         if progress.history:
@@ -140,10 +164,8 @@ class RunRecord:
 
     def _costs(self) -> dict[str, float]:
         seconds = {f"time/{name}_s": value for name, value in self._timing.seconds.items()}
-        costs = {"run/images_per_s": self._timing.images_per_s, "run/peak_memory_mb": peak_memory_mb(), **seconds}
-        if next(self._trainer.model.parameters()).is_cuda:
-            costs["run/peak_gpu_memory_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
-        return costs
+        memory = {f"run/{name}": value for name, value in self._run.memory.items()}
+        return {"run/images_per_s": self._timing.images_per_s, **memory, **seconds}
 
     def _write(self, name: str, value: Any) -> None:
         text = json.dumps(redact_values(value), indent=2) + "\n"
@@ -152,12 +174,6 @@ class RunRecord:
 
 def _scores(row: dict[str, float]) -> dict[str, float]:
     return {f"val/{name}": value for name, value in row.items() if name != "step"}
-
-
-def _placement(trainer: Trainer) -> Placement:
-    device = next(trainer.model.parameters()).device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Placement(workers=trainer.collective.size, threads=torch.get_num_threads(), devices=(name,))
 
 
 def _flat(config: Config) -> dict[str, str]:

@@ -28,6 +28,8 @@ _PREFERRED = (
 )
 """Detectors that `auto` takes, the quickest that are good first."""
 _PUBLISHED = ("coco", "imagenet")
+_USUAL_BATCH = 4
+"""What learning rates are meant for."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,24 @@ def resolve_training(
     family = family_of(start.model)
     file = weights_file(start.model, start.weights)
     recipe = family.scratch if file is None else family.tuned
+    lr = train.lr or recipe.lr
     values: dict[str, Any] = {
         "model": start.model,
         "weights": start.weights,
         "weights_hash": _checked_hash(file, train.weights_hash, published=start.weights in _PUBLISHED),
         "size": train.size or family.size,
-        "lr": train.lr or recipe.lr_at(train.batch),
+        "lr": lr * train.batch / _USUAL_BATCH if train.scale_lr else lr,
+        "scale_lr": False,
         "optimizer": train.optimizer or recipe.optimizer,
         "weight_decay": recipe.weight_decay if train.weight_decay is None else train.weight_decay,
         "batchnorm": train.batchnorm or recipe.batchnorm,
         "precision": pick_precision(train.precision, pick_device(train.device), depthwise=family.depthwise),
     }
     resolved = config.model_copy(update={"train": train.model_copy(update=values)})
-    return resolved, [start.why] if start.why else []
+    notes = [start.why] if start.why else []
+    if train.scale_lr:
+        notes.append(f"learning rate {values['lr']:g}: {lr:g} for a batch of {_USUAL_BATCH}, scaled to {train.batch}")
+    return resolved, notes
 
 
 def weights_file(model: str, weights: str) -> Path | None:

@@ -2,34 +2,28 @@
 
 import hashlib
 import json
-import math
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from sightline.config import Config, LoaderConfig
+from sightline.config import Config
 from sightline.data.dataset import Dataset
-from sightline.data.loader import Loader
-from sightline.data.parallel import num_cores
 from sightline.errors import ConfigError
-from sightline.metrics.classification import ClassificationResult
 from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
-from sightline.tracking.machine import peak_memory_mb
 from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
-from sightline.training.collective import Alone
-from sightline.training.evaluate import evaluate, make_metric
-from sightline.training.loop import OnStep, Progress, Trainer
+from sightline.training.job import BEST, CHECKPOINTS, Desk, Job, Outcome, Watcher
+from sightline.training.keeper import Keeper
+from sightline.training.launch import joined_rank, open_launcher, train_joined
+from sightline.training.loop import Progress
 from sightline.training.model_files import ModelInfo, save_model
 from sightline.training.pictures import draw_predictions
-from sightline.training.precision import pick_device
 from sightline.training.record import RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
-from sightline.training.validation import Parts, divide
+from sightline.training.validation import divide
 
 IDENTITY = "identity.txt"
 """In a run's directory: the name that its settings and dataset give it, whatever the user called it."""
@@ -62,17 +56,6 @@ class RunResult:
     tracked_in: str
 
 
-@dataclass
-class Watcher:
-    """Who looks on while a run goes on; the default looks at nothing and never stops it."""
-
-    on_step: OnStep = lambda progress, num_steps, losses, images: None
-    on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
-    should_stop: Callable[[], bool] = lambda: False
-    on_note: Callable[[str], None] = lambda note: None
-    on_checkpoint: Callable[[], None] = lambda: None
-
-
 def run_name(dataset: Dataset, config: Config) -> str:
     """Names a run by what decides its outcome (of resolved settings): the same command again goes on with it."""
     settings = {"train": config.train.model_dump(mode="json"), "augment": config.augment.model_dump(mode="json")}
@@ -96,20 +79,43 @@ def train_run(
     watcher, tracker = watcher or Watcher(), tracker or Untracked()
     config, _ = resolve_training(config, dataset)
     _check(dataset, config)
+    if joined_rank() > 0:
+        return _follow(dataset, config, directory, watcher)
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
-    _claim(directory, run_name(dataset, config), fresh=fresh)
-    torch.set_num_threads(config.train.threads or num_cores())
-    torch.manual_seed(config.train.seed)
-    model = _make_model(dataset, config, watcher)
-    record = RunRecord(dataset, config, directory, tracker)
-    trainer = _trainer(model, parts, config, directory, _with_record(watcher, record))
-    trainer.resume()
-    resumed_at = trainer.progress.step
-    with record.during(trainer):
-        progress = trainer.run()
-        _save_best(model, dataset, config, directory, progress)
-        record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
+    with open_launcher(config) as launcher:
+        if (idle := launcher.placement.workers - config.train.batch) > 0:
+            watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
+        _claim(directory, run_name(dataset, config), fresh=fresh)
+        torch.manual_seed(config.train.seed)
+        model = _make_model(dataset, config, watcher)
+        keeper = Keeper(_standing(directory), watcher)
+        record = RunRecord(dataset, config, directory, tracker, launcher.placement)
+        keeper.keep(record)
+        with record.during(keeper):
+            outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
+            _save_best(model, dataset, config, directory, outcome.progress)
+            record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
+    result = _result(directory, model, outcome)
+    return replace(
+        result,
+        seconds=keeper.seconds,
+        resumed_at_step=keeper.resumed_at_step,
+        images_per_s=record.images_per_s,
+        peak_memory_mb=keeper.memory["peak_memory_mb"],
+        tracked_in=tracker.place,
+    )
+
+
+def _follow(dataset: Dataset, config: Config, directory: Path, watcher: Watcher) -> RunResult:
+    """Work as one of the others that torchrun started; rank 0 keeps the run and tells of it."""
+    outcome = train_joined(Job(dataset, config, None), Desk(should_stop=watcher.should_stop))
+    model = make_model(config.train.model, num_classes=len(dataset.classes), size=config.train.size)
+    return _result(directory, model, outcome)
+
+
+def _result(directory: Path, model: Detector, outcome: Outcome) -> RunResult:
+    progress = outcome.progress
     return RunResult(
         name=directory.name,
         directory=str(directory),
@@ -119,12 +125,18 @@ def train_run(
         steps=progress.step,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         history=progress.history,
-        seconds=trainer.seconds,
-        resumed_at_step=resumed_at,
-        images_per_s=record.images_per_s,
-        peak_memory_mb=peak_memory_mb(),
-        tracked_in=tracker.place,
+        seconds=outcome.seconds,
+        resumed_at_step=outcome.resumed_at_step,
+        images_per_s=0.0,
+        peak_memory_mb=0.0,
+        tracked_in="",
     )
+
+
+def _standing(directory: Path) -> Progress:
+    """Where a run's last whole checkpoint stands."""
+    latest = CheckpointDirectory(directory / CHECKPOINTS).load_latest()
+    return Progress(**latest.progress) if latest else Progress()
 
 
 def _claim(directory: Path, identity: str, *, fresh: bool) -> None:
@@ -146,22 +158,7 @@ def _make_model(dataset: Dataset, config: Config, watcher: Watcher) -> Detector:
     taken = start_from_weights(model, config.train, dataset)
     if taken:
         watcher.on_note(taken)
-    # Convolutions run faster on channels-last tensors, which is how decoded images come.
-    return model.to(pick_device(config.train.device), memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def _with_record(watcher: Watcher, record: RunRecord) -> Watcher:
-    """The record hears first, so that nothing is lost if the one who looks on ends the run."""
-
-    def on_step(progress: Progress, num_steps: int, losses: dict[str, float], images: int) -> None:
-        record.on_step(progress, num_steps, losses, images)
-        watcher.on_step(progress, num_steps, losses, images)
-
-    def on_scores(epoch: int, scores: dict[str, float]) -> None:
-        record.on_scores(epoch, scores)
-        watcher.on_scores(epoch, scores)
-
-    return replace(watcher, on_step=on_step, on_scores=on_scores, on_checkpoint=record.on_checkpoint)
+    return model
 
 
 def _check(dataset: Dataset, config: Config) -> None:
@@ -171,45 +168,8 @@ def _check(dataset: Dataset, config: Config) -> None:
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
 
 
-def _trainer(model: Detector, parts: Parts, config: Config, directory: Path, watcher: Watcher) -> Trainer:
-    settings = LoaderConfig(batch=config.train.batch, threads=1, prefetch=config.loader.prefetch)
-    return Trainer(
-        model=model,
-        loader=Loader(
-            parts.train,
-            settings,
-            seed=config.train.seed,
-            augment=config.augment,
-            transform=model.preprocess(),
-        ),
-        config=config.train,
-        collective=Alone(),
-        checkpoints=CheckpointDirectory(directory / "checkpoints"),
-        evaluate=lambda scored: score_model(scored, parts.validation, loader=settings, iou=config.train.iou),
-        on_scores=watcher.on_scores,
-        on_step=watcher.on_step,
-        should_stop=watcher.should_stop,
-        on_checkpoint=watcher.on_checkpoint,
-    )
-
-
-def score_model(
-    model: Detector, dataset: Dataset, *, loader: LoaderConfig, iou: float | None = None
-) -> dict[str, float]:
-    """The figures that choose the best epoch; `score` is mAP50, mAP at the overlap asked for, or accuracy."""
-    found = evaluate(model, dataset, make_metric(model, dataset, iou=iou), loader=loader)
-    if isinstance(found, ClassificationResult):
-        return {"score": found.accuracy, "accuracy": found.accuracy}
-    scores = {"score": found.map50, "map": found.map, "map50": found.map50, "f1": found.rates.f1}
-    if iou is not None:
-        scores = {"score": found.map, f"map{round(100 * iou)}": found.map, "f1": found.rates.f1}
-    # Where the split has no box, or nothing was found, there is no figure; a run goes on all the same.
-    known = {name: 0.0 if math.isnan(value) else value for name, value in scores.items()}
-    return known if math.isnan(found.score) else {**known, "score_threshold": found.score}
-
-
 def _save_best(model: Detector, dataset: Dataset, config: Config, directory: Path, progress: Progress) -> None:
-    best = CheckpointDirectory(directory / "best").load_latest()
+    best = CheckpointDirectory(directory / BEST).load_latest()
     assert best is not None, "a run that ended has scored at least once"
     scores = next(row for row in progress.history if row["epoch"] == progress.best_epoch)
     info = ModelInfo(

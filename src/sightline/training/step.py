@@ -1,6 +1,6 @@
 """One optimisation step: the same numbers however many workers share the batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,11 +11,14 @@ from sightline.data.loader import Batch
 from sightline.data.sampler import share as share_of
 from sightline.models.detector import Detector, LossTerm, Target
 from sightline.structures import Annotation
+from sightline.training.batchnorm import absent, shares_batchnorm
 from sightline.training.collective import Collective
 from sightline.training.precision import Precision
 
 _LOSS_STREAM = 1
 """The stream of random numbers that losses draw from; augmentation has stream 0."""
+
+_STAND_IN = 128  # Pixels; large enough for every stride.
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,21 @@ def backward(
     """
     precision = precision or Precision("float32", work.images.device)
     shares = _split(work, parts)
+    buffers = _local_statistics(model, collective)
     normalisers = _count_first(model, shares, precision) if parts > 1 else None
     if normalisers is not None:
         collective.all_reduce(normalisers)
     summed: dict[str, Tensor] = {}
     for share in shares:
         with precision.forward():
-            terms = model.loss(share.images, share.targets, share.keys)
+            terms = _loss(model, share)
         if normalisers is None:
             normalisers = collective.all_reduce(_normalisers(terms))
         values = _divide(terms, normalisers)
         precision.scale(torch.stack(values).sum()).backward()  # type: ignore[no-untyped-call]
         for term, value in zip(terms, values, strict=True):
             summed[term.name] = summed.get(term.name, 0) + value.detach().double()
-    _add_gradients(model, collective)
+    _add_up(model, buffers, collective)
     total = collective.all_reduce(torch.stack(list(summed.values()))).tolist()
     return {"loss": sum(total), **dict(zip(summed, total, strict=True))}
 
@@ -98,7 +102,7 @@ def _count_first(model: Detector, shares: list[Work], precision: Precision) -> T
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for share in shares:
             with precision.forward():
-                counted = _normalisers(model.loss(share.images, share.targets, share.keys))
+                counted = _normalisers(_loss(model, share))
             total = counted if total is None else total + counted
     for buffer, before in zip(model.buffers(), kept, strict=True):
         buffer.copy_(before)
@@ -117,18 +121,50 @@ def _divide(terms: list[LossTerm], normalisers: Tensor) -> list[Tensor]:
     ]
 
 
-def _add_gradients(model: nn.Module, collective: Collective) -> None:
-    """Add the workers' gradients in one message."""
+def _loss(model: Detector, share: Work) -> list[LossTerm]:
+    """The terms of a share. Where BatchNorm asks all workers, one without images keeps step with a stand-in."""
+    if share.keys or not shares_batchnorm(model):
+        return model.loss(share.images, share.targets, share.keys)
+    images = torch.full((1, 3, _STAND_IN, _STAND_IN), 127, dtype=torch.uint8, device=share.images.device)
+    # With an object, for the mean over the proposals of a picture without any would not be a number.
+    box = torch.tensor([[0.25, 0.25, 0.75, 0.75]], device=images.device) * _STAND_IN
+    label = torch.zeros(1, dtype=torch.int64, device=images.device)
+    target = Target(box, label, label.bool(), label=0)
+    with absent(model):
+        terms = model.loss(images.contiguous(memory_format=torch.channels_last), [target], [0])
+    return [replace(term, total=term.total * 0, normaliser=term.normaliser * 0) for term in terms]
+
+
+def _local_statistics(model: nn.Module, collective: Collective) -> list[Tensor]:
+    """Running statistics that each worker moves by its own share, and that are to stay the same on all of them."""
+    if collective.size == 1 or shares_batchnorm(model):
+        return []
+    return [
+        buffer
+        for module in model.modules()
+        if isinstance(module, nn.BatchNorm2d) and module.training
+        for buffer in module.buffers(recurse=False)
+        if buffer.is_floating_point()
+    ]
+
+
+@torch.no_grad()
+def _add_up(model: nn.Module, averaged: list[Tensor], collective: Collective) -> None:
+    """Add the workers' gradients, and average their running statistics, in one message."""
     if collective.size == 1:
         return
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
-        if parameter.grad is None:  # What this worker's share did not touch, another's may have.
+        # What this worker's share did not touch, another's may have. And the same layout everywhere: sums over a
+        # gradient, such as its length, depend on the order in memory to the last bit.
+        if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        elif parameter.grad.stride() != parameter.stride():
+            parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+    for tensor in averaged:
+        tensor.div_(collective.size)
+    tensors = [*(parameter.grad for parameter in trained if parameter.grad is not None), *averaged]
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     collective.all_reduce(flat)
-    offset = 0
-    for gradient in gradients:
-        gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
-        offset += gradient.numel()
+    for tensor, summed in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(summed.view(tensor.shape))

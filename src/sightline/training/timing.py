@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sightline.tracking.machine import peak_memory_mb
 from sightline.training.collective import Collective
 
 TRAINING = ("data", "forward_backward", "all_reduce", "optimizer")
@@ -91,6 +92,14 @@ class Timing:
         partial = self._file.with_suffix(".tmp")
         partial.write_text(json.dumps(noted, indent=2) + "\n", "utf-8")
         partial.replace(self._file)
+
+
+def peak_memory() -> dict[str, float]:
+    """The most memory that this process has held, and on its GPU if it uses one."""
+    held = {"peak_memory_mb": peak_memory_mb()}
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        held["peak_gpu_memory_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
+    return held
 
 
 def _finish_device(tensor: Tensor) -> None:

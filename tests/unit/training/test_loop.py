@@ -24,10 +24,11 @@ from sightline.errors import ConfigError, TrainingError
 from sightline.models.nano import NanoDetector
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.ema import MovingAverage
+from sightline.training.job import Watcher
 from sightline.training.loop import Progress, Stopped
 from sightline.training.model_files import load_model
 from sightline.training.precision import Precision
-from sightline.training.run import Watcher, run_name, train_run
+from sightline.training.run import run_name, train_run
 from sightline.training.schedule import learning_rate
 
 

@@ -11,8 +11,9 @@ import torch
 import sightline
 from sightline.config import load_config
 from sightline.tracking.tracker import RunFacts, Untracked
+from sightline.training.job import Watcher
 from sightline.training.loop import Stopped
-from sightline.training.run import Watcher, train_run
+from sightline.training.run import train_run
 from sightline.training.step_log import StepLog
 from sightline.training.timing import PARTS, TimedCollective, Timing
 

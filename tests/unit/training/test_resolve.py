@@ -86,7 +86,7 @@ def test_weights_at_hand_choose_the_model(shapes: Dataset, monkeypatch: pytest.M
     resolved, notes = resolve_training(config(batch=8), shapes)
     train = resolved.train
     assert (train.model, train.weights, train.weights_hash, train.size) == ("ssdlite", "coco", sha, 320)
-    assert (train.optimizer, train.lr, train.weight_decay, train.batchnorm) == ("sgd", 0.01, 5e-4, "frozen")
+    assert (train.optimizer, train.lr, train.weight_decay, train.batchnorm) == ("sgd", 0.005, 5e-4, "frozen")
     assert notes[0].startswith("model ssdlite: its coco weights are at hand in ")
     assert resolve_training(config(weights="none"), shapes)[0].train.model == "nano"
 

@@ -1,0 +1,115 @@
+"""Who starts the workers of a run, and where: one line in `open_launcher` for each."""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Literal, Protocol
+
+from sightline.config import Config, WorkersConfig
+from sightline.errors import ConfigError, MissingExtraError
+from sightline.tracking.machine import Placement
+from sightline.training.collective import Alone
+from sightline.training.job import Desk, Job, Outcome, work
+from sightline.training.keeper import Keeper
+from sightline.training.placement import local_placement
+from sightline.training.precision import pick_device
+from sightline.training.process_group import joined
+
+LauncherName = Literal["inline", "torchrun", "ray", "joined"]
+"""`joined` means that somebody else, such as a plain `torchrun`, has started this process as one of the workers."""
+
+
+class Launcher(Protocol):
+    """Starts workers and looks after them; the run's directory is the driver's to keep."""
+
+    @property
+    def placement(self) -> Placement:
+        """How the run is spread, for the record."""
+        ...
+
+    def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
+        """Train to the end, telling the keeper; raises `Stopped` when it was asked to stop."""
+        ...
+
+
+def open_launcher(config: Config) -> AbstractContextManager[Launcher]:
+    """The launcher that the settings and the environment ask for."""
+    match pick_launcher(config.workers):
+        case "inline":
+            return nullcontext(InlineLauncher(config))
+        case "joined":
+            return nullcontext(JoinedLauncher(config))
+        case "torchrun":
+            from sightline.training.elastic import ElasticLauncher
+
+            return nullcontext(ElasticLauncher(config))
+        case "ray":
+            try:
+                from sightline.training.ray_launcher import on_ray
+            except ModuleNotFoundError:
+                raise MissingExtraError("ray", "ray") from None
+            return on_ray(config)
+
+
+def pick_launcher(config: WorkersConfig, environment: Mapping[str, str] = os.environ) -> LauncherName:
+    """What `auto` means here, and whether what was asked for can be.
+
+    Raises:
+        ConfigError: The settings contradict each other.
+    """
+    started = int(environment.get("WORLD_SIZE", "1")) if "RANK" in environment else 1
+    if started > 1:
+        if config.launcher not in ("auto", "torchrun") or config.count not in (1, started):
+            raise ConfigError(
+                f"this process is one of {started} that torchrun started: leave out --workers and --launcher"
+            )
+        return "joined"
+    if config.launcher == "auto":
+        return "ray" if config.address else "torchrun" if config.count > 1 else "inline"
+    if config.launcher == "inline" and config.count > 1:
+        raise ConfigError(
+            f"--launcher inline is one worker in this process; {config.count} workers need torchrun or ray"
+        )
+    if config.address and config.launcher != "ray":
+        raise ConfigError(f"--address is that of a Ray cluster; --launcher {config.launcher} does not use one")
+    return config.launcher
+
+
+def joined_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """The rank of a process that torchrun started; 0 for any other."""
+    return int(environment["RANK"]) if int(environment.get("WORLD_SIZE", "1")) > 1 and "RANK" in environment else 0
+
+
+class InlineLauncher:
+    """One worker, in this process."""
+
+    def __init__(self, config: Config) -> None:
+        self.placement = local_placement(config, workers=1, launcher="inline")
+
+    def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
+        """Train to the end."""
+        keeper.watch_this_process()
+        return work(job, Alone(), Desk.in_directory(directory, keeper.hear, keeper.should_stop))
+
+
+class JoinedLauncher:
+    """This process is rank 0 of workers that somebody else started."""
+
+    def __init__(self, config: Config) -> None:
+        self.placement = local_placement(config, workers=int(os.environ["WORLD_SIZE"]), launcher="torchrun")
+
+    def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
+        """Train to the end."""
+        keeper.watch_this_process()
+        return train_joined(job, Desk.in_directory(directory, keeper.hear, keeper.should_stop))
+
+
+def train_joined(job: Job, desk: Desk) -> Outcome:
+    """Work among processes that somebody else started, as the environment says."""
+    device = pick_device(job.config.train.device, index=int(os.environ.get("LOCAL_RANK", "0")))
+    with joined(device) as collective:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        outcome = work(job, collective, desk, workers_here=here, device=device)
+        collective.barrier()
+        return outcome

@@ -1,0 +1,181 @@
+"""N workers do what one does; each is a thread here. `make bench-equivalence` has them in processes, over gloo."""
+
+from collections.abc import Generator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from together import Together, run_together
+from torch import Tensor
+
+import sightline
+from sightline.config import Config, LoaderConfig, load_config
+from sightline.data.dataset import Dataset
+from sightline.data.loader import Batch, Loader
+from sightline.errors import ConfigError, TrainingError
+from sightline.models.factory import make_model
+from sightline.models.letterbox import Letterbox
+from sightline.training.checkpoint import Checkpoint
+from sightline.training.collective import Alone, Collective
+from sightline.training.job import Desk, Job, make_trainer
+from sightline.training.launch import joined_rank, pick_launcher
+
+SIZE = 96
+Trained = tuple[list[float], dict[str, Tensor]]
+"""Losses of all steps, and the weights at the end."""
+
+
+class Kept:
+    """Keeps checkpoints in memory."""
+
+    def __init__(self) -> None:
+        self.latest: Checkpoint | None = None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        self.latest = checkpoint
+
+    def load_latest(self) -> Checkpoint | None:
+        return self.latest
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("workspace")
+    sightline.synth("shapes", "shapes", images=20, seed=1, workspace=place)
+    sightline.synth("shape-classes", "classes", images=20, seed=1, workspace=place)
+    return place
+
+
+def config(**train: object) -> Config:
+    settings = {"size": SIZE, "epochs": 2, "batch": 5, "ema": 0.9, "precision": "float32", "optimizer": "adamw"}
+    settings |= {"lr": 1e-3, "weight_decay": 0.05, **train}
+    return load_config(
+        flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "mosaic": 0.3}, "workers": {"verify": True}}
+    )
+
+
+def train(dataset: Dataset, settings: Config, collective: Collective, **replaced: Any) -> Trained:
+    """Train in double precision."""
+    model = make_model(settings.train.model, num_classes=len(dataset.classes), size=SIZE).double()
+    model.load_state_dict(initial_weights(settings.train.model, len(dataset.classes)))
+    losses: list[float] = []
+
+    def tell(word: str, content: Any) -> None:
+        if word == "step":
+            losses.append(content[2]["loss"])
+
+    trainer = make_trainer(model, Job(dataset, settings, None), collective, Desk(Kept(), Kept(), tell))
+    for name, value in replaced.items():
+        setattr(trainer, name, value)
+    trainer.run()
+    return losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@cache
+def initial_weights(model: str, num_classes: int) -> dict[str, Tensor]:
+    """Made once: workers are threads here, and torch's seed is the process's."""
+    torch.manual_seed(0)
+    return make_model(model, num_classes=num_classes, size=SIZE).double().state_dict()
+
+
+def assert_same(one: Trained, other: Trained) -> None:
+    assert one[0] == pytest.approx(other[0], rel=1e-8)
+    for name, tensor in one[1].items():
+        if tensor.is_floating_point():
+            # A bias before BatchNorm has no true gradient, only rounding, which AdamW blows up: hence the 1.
+            assert (other[1][name] - tensor).norm() <= 1e-8 * max(float(tensor.norm()), 1.0), name
+
+
+@pytest.mark.parametrize(
+    ("model", "batchnorm"),
+    [
+        ("nano", "sync"),
+        ("nano", "frozen"),
+        ("ssdlite", "sync"),
+        *(pytest.param(name, "sync", marks=pytest.mark.slow) for name in ("fasterrcnn-mobilenet-320", "mobilenet")),
+        *(
+            pytest.param(name, "frozen", marks=pytest.mark.slow)
+            for name in ("ssdlite", "fasterrcnn-mobilenet-320", "mobilenet")
+        ),
+    ],
+)
+def test_the_same_losses_and_weights(workspace: Path, model: str, batchnorm: str) -> None:
+    """With augmentation, 16 images in batches of 5: the last batch has one, so that most workers have none."""
+    dataset = sightline.open_dataset("classes" if model == "mobilenet" else "shapes", workspace=workspace)
+    torch.set_num_threads(1)
+    settings = config(model=model, batchnorm=batchnorm)
+    alone = train(dataset, settings, Alone())
+    assert len(alone[0]) == 8
+    for size in (2, 3, 4):
+        for result in run_together(size, lambda collective: train(dataset, settings, collective)):
+            assert_same(result, alone)
+
+
+def test_local_batchnorm_keeps_the_same_statistics_on_all_workers(workspace: Path) -> None:
+    """Which the verifier compares, after every epoch."""
+    dataset = sightline.open_dataset("shapes", workspace=workspace)
+    settings = config(model="nano", batchnorm="local")
+    one, other = run_together(2, lambda collective: train(dataset, settings, collective))
+    assert one[0] == other[0]
+    assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
+
+
+def test_different_weights_are_noticed(workspace: Path) -> None:
+    dataset = sightline.open_dataset("shapes", workspace=workspace)
+
+    initial_weights("nano", len(dataset.classes))
+
+    def work(collective: Together) -> None:
+        def spoil(model: torch.nn.Module) -> dict[str, float]:
+            if collective.rank == 1:
+                next(model.parameters()).data[0] += 1e-9
+            return {"score": 0.0}
+
+        train(dataset, config(model="nano", ema=0.0), collective, evaluate=spoil)
+
+    with pytest.raises(TrainingError, match="after epoch 2 the weights of rank 1 are not those of rank 0"):
+        run_together(2, work)
+
+
+def test_a_share_that_is_left_out_is_noticed(workspace: Path) -> None:
+    dataset = sightline.open_dataset("shapes", workspace=workspace)
+
+    class SameShare(Loader):
+        def batches(self, epoch: int, **share: int) -> Generator[Batch, None, None]:
+            return super().batches(epoch, **{**share, "rank": 0})
+
+    def work(collective: Together) -> None:
+        trainer_of = partial(train, dataset, config(model="nano", batchnorm="frozen"), collective)
+        trainer_of(loader=SameShare(dataset.select("train"), LoaderConfig(batch=5), transform=Letterbox(SIZE)))
+
+    with pytest.raises(TrainingError, match=r"epoch 1 saw \d+ of 16 images, \d+ of them more than once"):
+        run_together(2, work)
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "launcher"),
+    [
+        ({}, {}, "inline"),
+        ({"count": 3}, {}, "torchrun"),
+        ({"count": 3, "launcher": "ray"}, {}, "ray"),
+        ({"address": "auto"}, {}, "ray"),
+        ({"launcher": "torchrun"}, {}, "torchrun"),
+        ({}, {"RANK": "0", "WORLD_SIZE": "1"}, "inline"),
+        ({}, {"RANK": "1", "WORLD_SIZE": "2"}, "joined"),
+        ({"count": 2}, {"RANK": "1", "WORLD_SIZE": "2"}, "joined"),
+        ({"count": 2, "launcher": "inline"}, {}, "2 workers need torchrun or ray"),
+        ({"count": 2, "launcher": "torchrun", "address": "auto"}, {}, "--launcher torchrun does not use one"),
+        ({"count": 3}, {"RANK": "1", "WORLD_SIZE": "2"}, "leave out --workers"),
+        ({"launcher": "ray"}, {"RANK": "1", "WORLD_SIZE": "2"}, "leave out --workers"),
+    ],
+)
+def test_who_starts_the_workers(settings: dict[str, Any], environment: dict[str, str], launcher: str) -> None:
+    workers = load_config(flags={"workers": settings}).workers
+    if " " in launcher:
+        with pytest.raises(ConfigError, match=launcher):
+            pick_launcher(workers, environment)
+    else:
+        assert pick_launcher(workers, environment) == launcher
+    assert joined_rank(environment) == (1 if environment.get("WORLD_SIZE") == "2" else 0)
