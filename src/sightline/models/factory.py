@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 from torchvision import models as tv
 from torchvision.models import detection as tvd
+from torchvision.ops import MultiScaleRoIAlign
 
 from sightline.errors import ConfigError
 from sightline.models.classifier import Classifier
@@ -87,10 +88,23 @@ def _with_quick_statistics(network: nn.Module) -> nn.Module:
 
 
 def _fasterrcnn_mobilenetv2(*, num_classes: int, **_fresh: None) -> nn.Module:
-    backbone = tv.mobilenet_v2(weights=None).features
-    backbone.out_channels = 1280
-    anchors = tvd.anchor_utils.AnchorGenerator(((16, 32, 64, 128, 256),), ((0.5, 1.0, 2.0),))
-    network: nn.Module = tvd.FasterRCNN(backbone, num_classes, rpn_anchor_generator=anchors)
+    """With a feature pyramid at strides 8 to 64, fit for small objects; on the last map alone it hardly learns them."""
+    backbone = tvd.backbone_utils.mobilenet_backbone(
+        backbone_name="mobilenet_v2",
+        weights=None,
+        fpn=True,
+        norm_layer=nn.BatchNorm2d,
+        trainable_layers=6,
+        returned_layers=[2, 3, 5],
+    )
+    sizes = ((16, 32), (48, 64), (96, 128), (256, 512))
+    anchors = tvd.anchor_utils.AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
+    network: nn.Module = tvd.FasterRCNN(
+        backbone,
+        num_classes,
+        rpn_anchor_generator=anchors,
+        box_roi_pool=MultiScaleRoIAlign(["0", "1", "2"], output_size=7, sampling_ratio=2),
+    )
     return network
 
 

@@ -33,7 +33,6 @@ _PLACES = (
     ("", "network."),
     ("", "model.backbone.body."),
     ("features.", "model.backbone.body."),
-    ("features.", "model.backbone."),
 )
 """How names in files become ours (one beginning for another): our own, whole models of torchvision, backbones."""
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from sightline.config import Config
@@ -30,7 +31,7 @@ from sightline.errors import TrainingError
 from sightline.tracking.machine import Placement
 from sightline.training.elastic_worker import KEY
 from sightline.training.job import Job, Outcome
-from sightline.training.keeper import Keeper, Losses
+from sightline.training.keeper import RESTARTS, Keeper
 from sightline.training.loop import Stopped
 from sightline.training.placement import local_placement
 
@@ -79,7 +80,7 @@ class _Driver:
         self._over_since: float | None = None
         self._outcome: Outcome | None = None
         self._error: BaseException | None = None
-        self._losses, self._told_to_stop = Losses(), False
+        self._told_to_stop = False
         self._folder = tempfile.TemporaryDirectory(prefix="sightline-")
         key = secrets.token_bytes(32)
         self._listener = Listener(str(Path(self._folder.name) / "driver"), authkey=key, backlog=64)
@@ -122,17 +123,22 @@ class _Driver:
             rdzv_backend="c10d",
             rdzv_endpoint="127.0.0.1:0",
             local_addr="127.0.0.1",
-            max_restarts=10_000,  # Giving up is decided here, by whether the run gets any further.
+            max_restarts=RESTARTS,
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=self._logs, redirects=Std.ALL),
         )
+        command = ("-m", "sightline.training.elastic_worker", str(self._listener.address), str(self._directory))
         with _environment(**{KEY: key}):
-            try:
-                elastic_launch(config, sys.executable)(
-                    "-m", "sightline.training.elastic_worker", str(self._listener.address), str(self._directory)
-                )
-            except Exception as error:
-                self._error = self._error or error
+            while not self._over_since:
+                saves = self._keeper.saves
+                try:
+                    elastic_launch(config, sys.executable)(*command)
+                    return
+                except ChildFailedError as error:
+                    if self._keeper.saves == saves:  # They died once more than the launcher starts them again.
+                        self._end(self._given_up(error))
+                except Exception as error:  # In a thread: whoever waits for the run raises it.
+                    self._end(error)
 
     def _accept(self) -> None:
         """Greet workers as they come."""
@@ -188,14 +194,19 @@ class _Driver:
             case "gone":
                 self._lose(worker)
             case _:
-                if kind == "checkpoint":
-                    self._losses.progress()
                 self._keeper.hear(kind, content)
         self._keeper.on_workers(len(self._workers), self._wanted)
 
     def _end(self, error: BaseException) -> None:
         self._error = self._error or error
         self._be_over()
+
+    def _given_up(self, error: ChildFailedError) -> TrainingError:
+        rank, failure = error.get_first_failure()
+        return TrainingError(
+            f"workers died {RESTARTS + 1} times without a new checkpoint in between, the last time rank {rank} with "
+            f"exit code {failure.exitcode} (-9: out of memory?); what they printed is in {self._logs!r}"
+        )
 
     def _be_over(self) -> None:
         """From now on, workers that come have nothing to do."""
@@ -209,13 +220,6 @@ class _Driver:
         if self._over_since or not everybody:
             return  # The first to go is the one that was lost; the others follow it.
         self._keeper.on_lost(f"worker {worker.rank} was lost")
-        if self._losses.another():
-            self._end(
-                TrainingError(
-                    f"workers died {self._losses.count} times without a new checkpoint in between, the last time rank "
-                    f"{worker.rank}; out of memory? What they printed is in {self._logs!r}"
-                )
-            )
 
     def _look_after_workers(self) -> None:
         """End workers that give no sign of life, and tell all of them once when they are to stop."""

@@ -7,23 +7,8 @@ from sightline.training.loop import Progress
 from sightline.training.record import RunRecord
 from sightline.training.timing import PARTS, peak_memory
 
-
-class Losses:
-    """Counts how often workers were lost since the run last got any further."""
-
-    _IN_A_ROW = 5
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def progress(self) -> None:
-        """A checkpoint was saved."""
-        self.count = 0
-
-    def another(self) -> bool:
-        """Workers were lost; whether it is time to give up."""
-        self.count += 1
-        return self.count > self._IN_A_ROW
+RESTARTS = 5
+"""So often in a row workers may be started again before the run gets any further; then it ends."""
 
 
 class Keeper:
@@ -32,6 +17,7 @@ class Keeper:
     Attributes:
         progress: Where the run stands, as far as is known.
         seconds: Where the time went, over all attempts.
+        saves: How many checkpoints were saved: whether the run gets any further.
     """
 
     def __init__(self, progress: Progress, watcher: Watcher) -> None:
@@ -43,6 +29,7 @@ class Keeper:
         self._record: RunRecord | None = None
         self._alive: tuple[int, int] | None = None
         self._here = False
+        self.saves = 0
 
     def keep(self, record: RunRecord) -> None:
         """Write everything into a record from now on."""
@@ -80,6 +67,7 @@ class Keeper:
                 self._record.on_scores(*content)
                 self._watcher.on_scores(*content)
             case "checkpoint":
+                self.saves += 1
                 self._record.on_checkpoint()
                 self._watcher.on_checkpoint()
             case "note":

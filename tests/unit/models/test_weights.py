@@ -90,7 +90,7 @@ def test_frozen_batchnorm_of_torchvision_becomes_ours(tmp_path: Path) -> None:
 
 CLASSIFIERS = {
     "fasterrcnn-mobilenet-320": (tv.mobilenet_v3_large, "features.", "model.backbone.body."),
-    "fasterrcnn-mobilenetv2": (tv.mobilenet_v2, "features.", "model.backbone."),
+    "fasterrcnn-mobilenetv2": (tv.mobilenet_v2, "features.", "model.backbone.body."),
     "fcos": (tv.resnet50, "", "model.backbone.body."),
     "resnet18": (tv.resnet18, "", "network."),
     "mobilenet": (tv.mobilenet_v3_large, "", "network."),
