@@ -28,7 +28,6 @@ class Keeper:
         self._memory: dict[int, dict[str, float]] = {}
         self._record: RunRecord | None = None
         self._alive: tuple[int, int] | None = None
-        self._here = False
         self.saves = 0
 
     def keep(self, record: RunRecord) -> None:
@@ -38,14 +37,10 @@ class Keeper:
     @property
     def memory(self) -> dict[str, float]:
         """The most that any worker has held, by kind of memory."""
-        if self._here:
+        if not self._memory:  # The worker is in this process.
             return peak_memory()
         kinds = {kind for held in self._memory.values() for kind in held}
         return {kind: max(held.get(kind, 0.0) for held in self._memory.values()) for kind in kinds}
-
-    def watch_this_process(self) -> None:
-        """The worker is in this process, or one of them is."""
-        self._here = True
 
     def should_stop(self) -> bool:
         """Whether somebody wants the run to end."""

@@ -58,8 +58,8 @@ def pick_launcher(config: WorkersConfig, environment: Mapping[str, str] = os.env
     Raises:
         ConfigError: The settings contradict each other.
     """
-    started = int(environment.get("WORLD_SIZE", "1")) if "RANK" in environment else 1
-    if started > 1:
+    if is_joined(environment):
+        started = int(environment["WORLD_SIZE"])
         if config.launcher not in ("auto", "torchrun") or config.count not in (1, started):
             raise ConfigError(
                 f"this process is one of {started} that torchrun started: leave out --workers and --launcher"
@@ -76,9 +76,14 @@ def pick_launcher(config: WorkersConfig, environment: Mapping[str, str] = os.env
     return config.launcher
 
 
+def is_joined(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is one of several that somebody else, such as torchrun, has started."""
+    return "RANK" in environment and int(environment.get("WORLD_SIZE", "1")) > 1
+
+
 def joined_rank(environment: Mapping[str, str] = os.environ) -> int:
     """The rank of a process that torchrun started; 0 for any other."""
-    return int(environment["RANK"]) if int(environment.get("WORLD_SIZE", "1")) > 1 and "RANK" in environment else 0
+    return int(environment["RANK"]) if is_joined(environment) else 0
 
 
 class InlineLauncher:
@@ -89,7 +94,6 @@ class InlineLauncher:
 
     def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
         """Train to the end."""
-        keeper.watch_this_process()
         return work(job, Alone(), Desk.in_directory(directory, keeper.hear, keeper.should_stop))
 
 
@@ -101,7 +105,6 @@ class JoinedLauncher:
 
     def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
         """Train to the end."""
-        keeper.watch_this_process()
         return train_joined(job, Desk.in_directory(directory, keeper.hear, keeper.should_stop))
 
 

@@ -36,6 +36,10 @@ class Progress:
     finished: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
 
+    def ended(self, epochs: int) -> bool:
+        """Whether nothing is left to do."""
+        return self.finished or self.epoch >= epochs
+
 
 OnStep = Callable[[Progress, int, dict[str, float], int], None]
 """Told the progress, the number of steps of the whole run, the loss and its terms, and the images of the step."""
@@ -98,7 +102,7 @@ class Trainer:
 
     def run(self) -> Progress:
         """Train to the end, from wherever `resume` left it."""
-        while self.progress.epoch < self.config.epochs and not self.progress.finished:
+        while not self.progress.ended(self.config.epochs):
             self._train_epoch()
             self._end_epoch()
         return self.progress

@@ -1,8 +1,11 @@
 """One run from beginning to end: its directory, its model, its resumption, and the best model it leaves."""
 
+import fcntl
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.job import BEST, CHECKPOINTS, Desk, Job, Outcome, Watcher
 from sightline.training.keeper import Keeper
-from sightline.training.launch import joined_rank, open_launcher, train_joined
+from sightline.training.launch import is_joined, joined_rank, open_launcher, train_joined
 from sightline.training.loop import Progress
 from sightline.training.model_files import ModelInfo, save_model
 from sightline.training.pictures import draw_predictions
@@ -83,7 +86,7 @@ def train_run(
         return _follow(dataset, config, directory, watcher)
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
-    with open_launcher(config) as launcher:
+    with _alone_in(directory), open_launcher(config) as launcher:
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
         _claim(directory, run_name(dataset, config), fresh=fresh)
@@ -93,7 +96,10 @@ def train_run(
         record = RunRecord(dataset, config, directory, tracker, launcher.placement)
         keeper.keep(record)
         with record.during(keeper):
-            outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
+            if keeper.progress.ended(config.train.epochs) and not is_joined():
+                outcome = Outcome(keeper.progress, keeper.seconds, keeper.progress.step)
+            else:
+                outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
             _save_best(model, dataset, config, directory, outcome.progress)
             record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
     result = _result(directory, model, outcome)
@@ -137,6 +143,20 @@ def _standing(directory: Path) -> Progress:
     """Where a run's last whole checkpoint stands."""
     latest = CheckpointDirectory(directory / CHECKPOINTS).load_latest()
     return Progress(**latest.progress) if latest else Progress()
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Hold the run against a second command; the lock goes with the process, however that ends."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with open(directory.parent / f".{directory.name}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"run {directory.name!r} is being trained by another process: wait for it, or give another --name"
+            ) from None
+        yield
 
 
 def _claim(directory: Path, identity: str, *, fresh: bool) -> None:

@@ -116,6 +116,19 @@ def test_fresh_starts_anew(shapes: Dataset, tmp_path: Path) -> None:
     assert train_run(shapes, config(epochs=1), tmp_path, fresh=True).resumed_at_step == 0
 
 
+def test_a_run_that_another_process_trains_is_refused(shapes: Dataset, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def begin_again(*_: object) -> None:
+        if not refused:
+            with pytest.raises(ConfigError, match="is being trained by another process"):
+                train_run(shapes, config(), tmp_path / "run", fresh=True)
+            refused.append("yes")
+
+    train_run(shapes, config(epochs=1), tmp_path / "run", watcher=Watcher(on_step=begin_again))
+    assert refused
+
+
 def test_a_name_that_another_run_has_is_refused(workspace: Path) -> None:
     train = partial(sightline_train, "shapes", workspace=workspace, name="mine")
     train(config=config(epochs=1, seed=1))
