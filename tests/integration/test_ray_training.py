@@ -109,5 +109,7 @@ def test_a_wish_to_stop(workspace: Path, address: str) -> None:
 def test_a_cluster_that_is_too_small_is_an_error_at_once(workspace: Path, address: str) -> None:
     config = settings(address)
     config = config.model_copy(update={"workers": config.workers.model_copy(update={"count": 9})})
-    with pytest.raises(ConfigError, match="the Ray cluster has 3 CPUs and 0 GPUs; 9 workers need 9 and 0"):
+    with pytest.raises(
+        ConfigError, match="the Ray cluster has 3 CPUs and 0 GPUs, room for 3 workers of 1 CPUs and 0 GPUs; 9 are"
+    ):
         sightline.train("shapes", workspace=workspace, config=config, name="large")

@@ -21,7 +21,11 @@ LAYERS = [
     {"api"},
     {"cli", "__main__"},
 ]
-OWNERS = {"torch": {"data/worker.py", "models", "training"}, "torchvision": {"models"}}
+OWNERS = {
+    "torch": {"data/worker.py", "models", "training"},
+    "torchvision": {"models"},
+    "ray": {"training/ray_launcher.py", "training/ray_worker.py"},
+}
 """Files and folders that may import a heavy library at their top, for they are imported only when it is needed."""
 HEAVY = {"torch", "torchvision", "ray", "mlflow", "streamlit", "pandas", "sqlalchemy"}
 

@@ -98,7 +98,7 @@ def train(
             )
         except Stopped:
             session.say("stopped; the checkpoint is saved, and the same command goes on from here")
-            raise SystemExit(128 + asked()) from None
+            raise SystemExit(128 + (asked() or signal.SIGTERM)) from None
     session.finish(asdict(result), lambda: _show_run(session, result, dataset))
 
 

@@ -46,6 +46,8 @@ class DirectoryServer:
 
 def within_reach(dataset: Dataset, server: FileServer) -> Dataset:
     """The dataset itself where it can be opened, else one that is read by ranges: only the images that are wanted."""
+    if "://" in dataset.location:  # A bucket, which everybody can open.
+        return dataset
     try:
         if Dataset.open(dataset.location).info == dataset.info:
             return dataset

@@ -47,8 +47,9 @@ class GlobalBatchNorm2d(nn.BatchNorm2d):
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         unbiased = variance * count / (count - 1).clamp(min=1)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        share = self.momentum * (count > 0).to(self.running_mean.dtype)  # Where no worker had anything, nothing moves.
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
 
 def share_batchnorm(model: nn.Module, collective: Collective) -> None:
@@ -102,7 +103,8 @@ class _Normalise(torch.autograd.Function):
         direct, own_weight, own_bias = _ops.native_batch_norm_backward(
             gradient, features, weight, mean, variance, mean, inverse, False, ctx.eps, [True, True, True]
         )
-        with_weight, with_bias = ctx.collective.all_reduce(torch.stack([own_weight, own_bias]).double()) / count
+        sums = ctx.collective.all_reduce(torch.stack([own_weight, own_bias]).double())
+        with_weight, with_bias = sums / count.clamp(min=1)
         if ctx.absent:  # Its outputs count for nothing, so these sums are zero, and it is not in the statistics.
             return direct, own_weight, own_bias, None, None, None
         # What an image adds to the statistics, all outputs feel: gradients of x by way of variance and mean.
@@ -110,7 +112,9 @@ class _Normalise(torch.autograd.Function):
         slope = -scale * inverse.double() * with_weight
         offset = -scale * with_bias - slope * mean.double()
         shape = (1, -1, 1, 1)
-        through = torch.addcmul(offset.to(direct.dtype).view(shape), features, slope.to(direct.dtype).view(shape))
+        # In the precision of the statistics: where the mean is large, these two nearly cancel.
+        precise = mean.dtype
+        through = torch.addcmul(offset.to(precise).view(shape), features.to(precise), slope.to(precise).view(shape))
         return direct.add_(through), own_weight, own_bias, None, None, None
 
 
@@ -120,7 +124,9 @@ def _global_statistics(features: Tensor, collective: Collective, absent: bool) -
     variance, mean = torch.var_mean(precise, dim=(0, 2, 3), correction=0)
     mean, variance = mean.double(), variance.double()
     count = features.numel() // features.shape[1] * (not absent)
+    if not count:  # Of no values the mean is not a number.
+        mean, variance = torch.zeros_like(mean), torch.zeros_like(variance)
     sums = torch.stack([mean * count, (variance + mean * mean) * count, torch.full_like(mean, count)])
     total, squares, counts = collective.all_reduce(sums)
-    mean = total / counts
-    return mean, (squares / counts - mean * mean).clamp(min=0), counts
+    mean = total / counts.clamp(min=1)
+    return mean, (squares / counts.clamp(min=1) - mean * mean).clamp(min=0), counts

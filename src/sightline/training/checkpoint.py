@@ -141,7 +141,7 @@ def load_checkpoint(place: Path) -> Checkpoint:
 def _load_tensors(file: Path) -> dict[str, Any]:
     """Tensors and numbers; anything else in the file is refused, not run."""
     try:
-        return torch.load(file, weights_only=True)  # type: ignore[no-any-return]
+        return torch.load(file, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise DamagedError(f"{str(file)!r} holds more than tensors and numbers: {str(error)[:200]}") from None
 

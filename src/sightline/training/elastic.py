@@ -69,6 +69,7 @@ class _Worker:
     pid: int
     connection: Connection
     heard: float = field(default_factory=time.monotonic)
+    told_to_stop: bool = False
 
 
 class _Driver:
@@ -80,7 +81,6 @@ class _Driver:
         self._over_since: float | None = None
         self._outcome: Outcome | None = None
         self._error: BaseException | None = None
-        self._told_to_stop = False
         self._folder = tempfile.TemporaryDirectory(prefix="sightline-")
         key = secrets.token_bytes(32)
         self._listener = Listener(str(Path(self._folder.name) / "driver"), authkey=key, backlog=64)
@@ -94,7 +94,8 @@ class _Driver:
             while self._agent.is_alive():
                 self._hear()
                 self._look_after_workers()
-            self._hear_the_rest()
+            while self._workers:  # Each connection ends with a last word.
+                self._hear()
         if self._error:
             raise self._error
         if self._outcome is None:
@@ -107,6 +108,11 @@ class _Driver:
         while self._agent.is_alive():
             self._kill_all()
             self._agent.join(_LOOK_EVERY_S)
+            with suppress(queue.Empty):
+                while True:
+                    worker, word, _ = self._inbox.get_nowait()
+                    if word == "gone" and self._workers.get(worker.rank) is worker:
+                        del self._workers[worker.rank]
         self._listener.close()
         self._folder.cleanup()
 
@@ -156,17 +162,21 @@ class _Driver:
         worker = None
         with suppress(OSError, EOFError):
             _, (rank, pid) = connection.recv()
+            weights = self._job.weights if rank == 0 else None
+            over = self._over_since is not None
+            # Plain pickle: a connection's own would pass tensors by handles of this process.
+            connection.send_bytes(pickle.dumps(None if over else replace(self._job, weights=weights)))
+            if over:
+                return
             worker = _Worker(rank, pid, connection)
             self._workers[rank] = worker
-            weights = self._job.weights if rank == 0 else None
-            # Plain pickle: a connection's own would pass tensors by handles of this process.
-            connection.send_bytes(pickle.dumps(None if self._over_since else replace(self._job, weights=weights)))
             while True:
                 kind, content = connection.recv()
                 worker.heard = time.monotonic()
                 self._inbox.put((worker, kind, content))
         if worker is not None:
             self._inbox.put((worker, "gone", None))
+            connection.close()
 
     def _hear(self) -> None:
         with suppress(queue.Empty):
@@ -231,11 +241,12 @@ class _Driver:
                 self._keeper.note(f"worker {worker.rank} gave no sign of life for {now - worker.heard:.0f} s: ended")
                 worker.heard = now
                 _kill(worker.pid)
-        if self._keeper.should_stop() and not self._told_to_stop:
-            self._told_to_stop = True
+        if self._keeper.should_stop():
             for worker in list(self._workers.values()):
-                with suppress(OSError):
-                    worker.connection.send("stop")
+                if not worker.told_to_stop:
+                    worker.told_to_stop = True
+                    with suppress(OSError):
+                        worker.connection.send("stop")
 
     def _kill_all(self) -> None:
         for worker in list(self._workers.values()):

@@ -6,7 +6,6 @@ and from rank 0 everything that happens. When the driver is gone it ends, whatev
 
 import os
 import pickle
-import signal
 import sys
 import threading
 import traceback
@@ -60,7 +59,6 @@ class DriverLine:
 
 def main() -> None:
     """Work, and tell how it ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver says what to do.
     rank = int(os.environ["RANK"])
     line = DriverLine(sys.argv[1], rank)
     if line.job is None:
@@ -68,6 +66,8 @@ def main() -> None:
     try:
         _work(line, Path(sys.argv[2]), rank)
     except LostWorkers:
+        traceback.print_exc()
+        sys.stderr.flush()
         os._exit(LOST)
     except Stopped:
         line.send("stopped")

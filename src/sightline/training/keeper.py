@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sightline.training.job import Watcher
+from sightline.training.job import Outcome, Watcher
 from sightline.training.loop import Progress
 from sightline.training.record import RunRecord
 from sightline.training.timing import PARTS, peak_memory
@@ -69,6 +69,11 @@ class Keeper:
                 self._watcher.on_note(content)
             case _:
                 raise ValueError(f"a worker said {kind!r}, which is not known")
+
+    def conclude(self, outcome: Outcome) -> None:
+        """The run came to its end: what the last step's message could not say yet."""
+        self.progress = outcome.progress
+        self._add_seconds(outcome.seconds)
 
     def on_memory(self, rank: int, memory: dict[str, float]) -> None:
         """How much a worker has held at most."""

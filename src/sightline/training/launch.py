@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from sightline.config import Config, WorkersConfig
-from sightline.errors import ConfigError, MissingExtraError
+from sightline.errors import ConfigError, MissingExtraError, TrainingError
 from sightline.tracking.machine import Placement
-from sightline.training.collective import Alone
+from sightline.training.collective import Alone, LostWorkers
 from sightline.training.job import Desk, Job, Outcome, work
 from sightline.training.keeper import Keeper
 from sightline.training.placement import local_placement
@@ -111,8 +111,11 @@ class JoinedLauncher:
 def train_joined(job: Job, desk: Desk) -> Outcome:
     """Work among processes that somebody else started, as the environment says."""
     device = pick_device(job.config.train.device, index=int(os.environ.get("LOCAL_RANK", "0")))
-    with joined(device) as collective:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        outcome = work(job, collective, desk, workers_here=here, device=device)
-        collective.barrier()
-        return outcome
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    try:
+        with joined(device) as collective:
+            outcome = work(job, collective, desk, workers_here=here, device=device)
+            collective.barrier()
+            return outcome
+    except LostWorkers as error:
+        raise TrainingError(f"another worker was lost, and torchrun begins again if it may: {error}") from error

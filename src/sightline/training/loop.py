@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
@@ -237,7 +239,9 @@ class Trainer:
         ema = self.ema.weights if self.ema else None
         optimizer = {**self.optimizer.state_dict(), "scaler": self.precision.state_dict()}
         try:
-            store.save(Checkpoint(self.model.state_dict(), ema, optimizer, asdict(self.progress)))
+            # On the CPU: whoever keeps or loads it may have no GPU, or another one.
+            weights, ema, optimizer = tree_map_only(Tensor, Tensor.cpu, (self.model.state_dict(), ema, optimizer))
+            store.save(Checkpoint(weights, ema, optimizer, asdict(self.progress)))
         except NotFiniteError as error:
             raise self._failure(str(error), self._last_images) from None
 

@@ -46,7 +46,8 @@ class RayLauncher:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        self._nodes = [node for node in alive if node.get("CPU", 0) >= 1]
         self._gpus = self._gpus_per_worker()
         self._cpus = self._cpus_per_worker()
 
@@ -68,11 +69,16 @@ class RayLauncher:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor: Any = ray.remote(Post)
         options = {"num_cpus": 0, "concurrency_groups": {FILES: 8}, "scheduling_strategy": here}
-        post = actor.options(**options).remote(str(directory), job.dataset.location)
+        post = actor.options(**options).remote(str(directory.absolute()), job.dataset.location)
         weights = ray.put(job.weights)
-        job = replace(job, weights=None, config=_with_threads(job.config, self._cpus))
+        job = replace(job, weights=None, config=self._settled(job.config))
         given = {"job": job, "weights": [weights], "post": post}
-        driver = _Driver(post, keeper, self._config.workers)
+        try:
+            return self._insist(_Driver(post, keeper, self._config.workers), given, keeper)
+        finally:
+            ray.kill(post)  # Workers that are left, if any, end with it.
+
+    def _insist(self, driver: "_Driver", given: dict[str, Any], keeper: Keeper) -> Outcome:
         while True:
             saves = keeper.saves
             with tempfile.TemporaryDirectory(prefix="sightline-ray-") as storage:
@@ -106,22 +112,32 @@ class RayLauncher:
         )
 
     def _gpus_per_worker(self) -> float:
-        asked, count = self._config.workers.gpus_per_worker, self._config.workers.count
-        if asked is not None:
-            return asked
-        return float(self._config.train.device != "cpu" and self._total("GPU") >= count)
+        workers, device = self._config.workers, self._config.train.device
+        if workers.gpus_per_worker is not None:
+            return workers.gpus_per_worker
+        return float(device == "cuda" or (device == "auto" and self._total("GPU") >= workers.count))
 
     def _cpus_per_worker(self) -> int:
-        """Raises if the cluster is too small, for Ray would wait for ever."""
-        count, nodes = self._config.workers.count, len(self._nodes)
-        smallest = min(node.get("CPU", 0) for node in self._nodes)
-        wanted = self._config.train.threads or max(1, int(smallest // -(-count // nodes)))
-        if self._total("CPU") < count * wanted or self._total("GPU") < count * self._gpus:
+        """Raises if there is no place for all workers, for Ray would wait for ever."""
+        count = self._config.workers.count
+        smallest = min((node["CPU"] for node in self._nodes), default=0)
+        wanted = self._config.train.threads or max(1, int(smallest // -(-count // max(len(self._nodes), 1))))
+        places = sum(
+            int(min(node["CPU"] // wanted, node.get("GPU", 0) // self._gpus if self._gpus else count))
+            for node in self._nodes
+        )
+        if places < count:
             raise ConfigError(
-                f"the Ray cluster has {self._total('CPU'):g} CPUs and {self._total('GPU'):g} GPUs; {count} workers "
-                f"need {count * wanted} and {count * self._gpus:g}: give fewer --workers, or a smaller train.threads"
+                f"the Ray cluster has {self._total('CPU'):g} CPUs and {self._total('GPU'):g} GPUs, room for {places} "
+                f"workers of {wanted} CPUs and {self._gpus:g} GPUs; {count} are wanted: give fewer --workers, or a "
+                "smaller train.threads"
             )
         return wanted
+
+    def _settled(self, config: Config) -> Config:
+        """Threads and device as they were placed; a worker must not decide by what its node happens to have."""
+        placed = {"threads": self._cpus, "device": "cuda" if self._gpus else "cpu"}
+        return config.model_copy(update={"train": config.train.model_copy(update=placed)})
 
     def _total(self, resource: str) -> float:
         return float(sum(node.get(resource, 0) for node in self._nodes))
@@ -209,21 +225,12 @@ class _Driver:
                 self._keeper.on_memory(rank, content)
             case "done":
                 self._outcome = content
-                ray.get(self._post.end.remote())
             case "stopped":
-                self._end(Stopped())
+                self._error = self._error or Stopped()
             case "failed":
-                self._end(content)
+                self._error = self._error or content
             case _:
                 if word == "ready" and self._ready:
                     self._keeper.on_lost("a worker was lost")
                 self._ready = self._ready or word == "ready"
                 self._keeper.hear(word, content)
-
-    def _end(self, error: BaseException) -> None:
-        self._error = self._error or error
-        ray.get(self._post.end.remote())
-
-
-def _with_threads(config: Config, threads: int) -> Config:
-    return config.model_copy(update={"train": config.train.model_copy(update={"threads": threads})})

@@ -1,5 +1,6 @@
 """What runs on a Ray cluster: the workers, and the post through which they reach the driver's machine."""
 
+import os
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -8,7 +9,6 @@ from typing import Any
 
 import ray
 import ray.train
-import torch
 
 from sightline.data.served import DirectoryServer, within_reach
 from sightline.errors import SightlineError
@@ -34,18 +34,20 @@ class Post:
             BEST: CheckpointDirectory(Path(directory) / BEST, keep=1),
         }
         self._messages: list[tuple[int, str, Any]] = []
-        self._lock = threading.Lock()
+        self._lock, self._saving = threading.Lock(), threading.Lock()
         self._stop = self._over = False
 
     @ray.method(concurrency_group=FILES)
     def save(self, store: str, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint in the run's directory; returns when it is safe."""
-        self._stores[store].save(checkpoint)
+        with self._saving:
+            self._stores[store].save(checkpoint)
 
     @ray.method(concurrency_group=FILES)
     def load_latest(self) -> Checkpoint | None:
         """The newest whole checkpoint."""
-        return self._stores[CHECKPOINTS].load_latest()
+        with self._saving:  # A lost worker's last one may still be under way.
+            return self._stores[CHECKPOINTS].load_latest()
 
     @ray.method(concurrency_group=FILES)
     def size(self, name: str) -> int:
@@ -61,6 +63,7 @@ class Post:
         """Leave a message for the driver."""
         with self._lock:
             self._messages.append((rank, word, content))
+        self._over = self._over or word in ("done", "stopped", "failed")
 
     def take(self) -> list[tuple[int, str, Any]]:
         """All messages since the last call."""
@@ -77,12 +80,8 @@ class Post:
         """Let the workers save themselves and end."""
         self._stop = True
 
-    def end(self) -> None:
-        """The run is over; workers that come now have nothing to do."""
-        self._over = True
-
     def is_over(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run has ended: workers that come now have nothing to do."""
         return self._over
 
 
@@ -132,7 +131,7 @@ def work_on_ray(settings: dict[str, Any]) -> None:
         desk = Desk(
             _Store(post, CHECKPOINTS), _Store(post, BEST), lambda *told: post.tell.remote(0, *told), stop.is_set
         )
-    device = pick_device(job.config.train.device) if torch.cuda.is_available() else torch.device("cpu")
+    device = pick_device(job.config.train.device)
     try:
         collective = ProcessGroup()
         outcome = work(job, collective, desk, device=device)
@@ -141,6 +140,7 @@ def work_on_ray(settings: dict[str, Any]) -> None:
         ray.get(post.tell.remote(rank, "stopped", None))
     except SightlineError as error:
         ray.get(post.tell.remote(rank, "failed", error))
+        raise  # Or else the others would wait for this one; started again, they find that the run is over.
     else:
         if rank == 0:
             ray.get(post.tell.remote(rank, "done", outcome))
@@ -148,6 +148,9 @@ def work_on_ray(settings: dict[str, Any]) -> None:
 
 def _beat(post: Any, rank: int, stop: threading.Event) -> None:
     while True:
-        if ray.get(post.beat.remote(rank, peak_memory())):
-            stop.set()
+        try:
+            if ray.get(post.beat.remote(rank, peak_memory())):
+                stop.set()
+        except ray.exceptions.RayActorError:
+            os._exit(1)  # The driver has gone, and with it everybody who could want a result.
         time.sleep(BEAT_S)

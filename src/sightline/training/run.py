@@ -100,6 +100,7 @@ def train_run(
                 outcome = Outcome(keeper.progress, keeper.seconds, keeper.progress.step)
             else:
                 outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
+                keeper.conclude(outcome)
             _save_best(model, dataset, config, directory, outcome.progress)
             record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
     result = _result(directory, model, outcome)

@@ -111,7 +111,8 @@ def _count_first(model: Detector, shares: list[Work], precision: Precision) -> T
 
 
 def _normalisers(terms: list[LossTerm]) -> Tensor:
-    return torch.stack([term.normaliser.detach().double() for term in terms])
+    # On the device of the losses: some count on the CPU, and workers must all add up in the same place.
+    return torch.stack([term.normaliser.detach().to(term.total.device).double() for term in terms])
 
 
 def _divide(terms: list[LossTerm], normalisers: Tensor) -> list[Tensor]:

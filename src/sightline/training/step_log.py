@@ -16,6 +16,7 @@ class StepLog:
 
     def go_on_from(self, step: int) -> None:
         """Forget what a killed process did after its last checkpoint: those steps are taken again."""
+        self._rows = [row for row in self._rows if row[0] <= step]
         kept = [row for row in self.read() if row[0] <= step] if self._file.is_file() else []
         partial = self._file.with_suffix(".tmp")
         with open(partial, "w", newline="", encoding="utf-8") as stream:

@@ -24,6 +24,23 @@ def learn(net: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in net.parameters() if parameter.grad is not None])
 
 
+def test_nothing_anywhere_moves_nothing() -> None:
+    """As where a small batch is accumulated in more parts than it has images."""
+    fresh = make_net()
+
+    def work(collective: Together) -> dict[str, Tensor]:
+        net = copy.deepcopy(fresh)
+        share_batchnorm(net, collective)
+        with absent(net):
+            (net(IMAGES[:1]).sum() * 0).backward()
+        assert all(not parameter.grad.any() for parameter in net.parameters() if parameter.grad is not None)
+        return net.state_dict()
+
+    for state in run_together(2, work):
+        for name, tensor in fresh.state_dict().items():
+            assert "num_batches" in name or torch.equal(state[name], tensor), name
+
+
 @pytest.mark.parametrize("sizes", [[5], [2, 3], [1, 4], [1, 1, 3], [0, 5], [5, 0, 0]], ids=str)
 def test_the_same_as_one_worker_with_the_whole_batch(sizes: list[int]) -> None:
     alone, fresh = make_net(), make_net()

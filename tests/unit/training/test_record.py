@@ -59,6 +59,18 @@ def test_time_adds_up_over_processes(tmp_path: Path) -> None:
     assert Timing(tmp_path, dict.fromkeys(PARTS, 0.0)).images == 0
 
 
+def test_steps_that_are_taken_again_stand_once(tmp_path: Path) -> None:
+    log = StepLog(tmp_path)
+    log.go_on_from(0)
+    for step in (1, 2, 3):
+        log.add(step, step / 5, 1.0, 0.1, 10.0)
+    log.go_on_from(1)  # Workers were lost; the driver was not.
+    for step in (2, 3):
+        log.add(step, step / 5, 2.0, 0.1, 10.0)
+    log.save()
+    assert [(row[0], row[2]) for row in log.read()] == [(1, 1.0), (2, 2.0), (3, 2.0)]
+
+
 def test_steps_after_the_last_checkpoint_are_forgotten(tmp_path: Path) -> None:
     log = StepLog(tmp_path)
     log.go_on_from(0)
