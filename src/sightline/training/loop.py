@@ -22,7 +22,7 @@ from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnor
 from sightline.training.precision import Precision, pick_precision
 from sightline.training.schedule import learning_rate
 from sightline.training.step import backward, to_device
-from sightline.training.timing import PARTS, TimedCollective, peak_memory
+from sightline.training.timing import PARTS, TimedCollective
 from sightline.training.verify import Verifier
 
 
@@ -96,11 +96,6 @@ class Trainer:
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.loader.sampler.num_steps() * self.config.epochs
-
-    @property
-    def memory(self) -> dict[str, float]:
-        """The most that this process has held."""
-        return peak_memory()
 
     def run(self) -> Progress:
         """Train to the end, from wherever `resume` left it."""
