@@ -67,9 +67,8 @@ class RayLauncher:
     def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
         """Train to the end; where the cluster loses workers again and again, as long as the run gets any further."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor: Any = ray.remote(Post)
-        options = {"num_cpus": 0, "concurrency_groups": {FILES: 8}, "scheduling_strategy": here}
-        post = actor.options(**options).remote(str(directory.absolute()), job.dataset.location)
+        actor: Any = ray.remote(num_cpus=0, concurrency_groups={FILES: 8})(Post)  # type: ignore[call-overload]
+        post = actor.options(scheduling_strategy=here).remote(str(directory.absolute()), job.dataset.location)
         weights = ray.put(job.weights)
         job = replace(job, weights=None, config=self._settled(job.config))
         given = {"job": job, "weights": [weights], "post": post}
