@@ -19,7 +19,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fasterrcnn-mobilenet-320": {"size": 256, "epochs": 32, "batch": 2},
     "fasterrcnn-mobilenetv2": {"size": 192, "epochs": 24, "batch": 2},
     "fasterrcnn-resnet50": {"size": 128, "epochs": 20, "batch": 2},
-    "fasterrcnn-resnet50-v2": {"size": 128, "epochs": 16, "batch": 2},
+    "fasterrcnn-resnet50-v2": {"size": 128, "epochs": 36, "batch": 2, "threads": 0, "precision": "auto"},
     "retinanet": {"size": 128, "epochs": 44, "batch": 2},
     "fcos": {"size": 128, "epochs": 36, "batch": 2},
     "resnet18": {"size": 64, "epochs": 10},
@@ -67,7 +67,7 @@ def write_class_folders(root: Path, *, images: int) -> Path:
 
 def learn(family: str, dataset: str, workspace: Path, config: Config) -> str:
     """Train, and name the run. Scored once, at the end: what is asked is that the last weights are good."""
-    settings = {"epochs": 50, **SETTINGS.get(family, {})}
+    settings = {"epochs": 50, "threads": 1, "precision": "float32", **SETTINGS.get(family, {})}
     run = sightline.train(
         dataset,
         workspace=workspace,
@@ -76,8 +76,6 @@ def learn(family: str, dataset: str, workspace: Path, config: Config) -> str:
         weights="none",
         hold_back=0.0,
         evaluate_every=settings["epochs"],
-        threads=1,
-        precision="float32",
         **settings,
     )
     return run.name

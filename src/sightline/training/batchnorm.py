@@ -30,7 +30,8 @@ class GlobalBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, features: Tensor) -> Tensor:
         """B x C x h x w to the same."""
-        if not self.training:
+        single = features.numel() == features.shape[1]  # Of one value a channel, BatchNorm2d refuses to learn.
+        if not self.training or (self.collective.size == 1 and not single):
             return super().forward(features)
         normalised, mean, variance, count = _Normalise.apply(
             features, self.weight, self.bias, self.eps, self.collective, self.absent
@@ -61,8 +62,11 @@ def share_batchnorm(model: nn.Module, collective: Collective) -> None:
 
 
 def shares_batchnorm(model: nn.Module) -> bool:
-    """Whether any BatchNorm of a model, as it is set to train now, asks all workers."""
-    return any(isinstance(module, GlobalBatchNorm2d) and module.training for module in model.modules())
+    """Whether any BatchNorm of a model, as it is set to train now, asks other workers."""
+    return any(
+        isinstance(module, GlobalBatchNorm2d) and module.training and module.collective.size > 1
+        for module in model.modules()
+    )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from sightline.errors import TrainingError
 from sightline.models.detector import Detector
 from sightline.training.batchnorm import share_batchnorm
 from sightline.training.checkpoint import Checkpoint, CheckpointStore, NotFiniteError
-from sightline.training.collective import Collective
+from sightline.training.collective import Alone, Collective
 from sightline.training.ema import MovingAverage
 from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
 from sightline.training.precision import Precision, pick_precision
@@ -89,8 +89,7 @@ class Trainer:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._timed = TimedCollective(self.collective)
         self._saved = time.monotonic()
-        if self.config.batchnorm == "sync" and self.collective.size > 1:
-            share_batchnorm(self.model, self._timed)
+        share_batchnorm(self.model, self._timed if self.config.batchnorm == "sync" else Alone())
 
     @property
     def num_steps(self) -> int:

@@ -28,6 +28,7 @@ from sightline.training.record import RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
 from sightline.training.validation import divide
 
+LOCK = ".lock"
 IDENTITY = "identity.txt"
 """In a run's directory: the name that its settings and dataset give it, whatever the user called it."""
 
@@ -149,8 +150,8 @@ def _standing(directory: Path) -> Progress:
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
     """Hold the run against a second command; the lock goes with the process, however that ends."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with open(directory.parent / f".{directory.name}.lock", "w") as lock:
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / LOCK, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -164,7 +165,11 @@ def _claim(directory: Path, identity: str, *, fresh: bool) -> None:
     """Make the run's directory, or find it; one that holds another run under the same name is refused."""
     note = directory / IDENTITY
     if fresh:
-        shutil.rmtree(directory, ignore_errors=True)
+        for place in directory.iterdir():
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            elif place.name != LOCK:
+                place.unlink()
     elif note.is_file() and (found := note.read_text("utf-8").strip()) not in (identity, ""):
         raise ConfigError(
             f"run {directory.name!r} has other settings or another dataset (it is {found}, this would be {identity}): "

@@ -87,7 +87,7 @@ def test_statistics_of_large_numbers_do_not_cancel() -> None:
 def test_names_and_evaluation_stay_as_they_were() -> None:
     net = make_net()
     names, before = list(net.state_dict()), net.eval()(IMAGES)
-    run_together(1, lambda collective: share_batchnorm(net, collective))
+    run_together(2, lambda collective: share_batchnorm(net, collective))
     assert list(net.state_dict()) == names
     assert torch.equal(net(IMAGES), before)
     assert not shares_batchnorm(net), "nobody is asked while the model is scored"
