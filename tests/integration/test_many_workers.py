@@ -89,6 +89,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(workspace: Path) -> dict[str, torch.Tensor]:
     command = Command(workspace, "undisturbed", "--workers", "2", "--verify").start()
     text = command.finish()
+    assert "was lost" not in text
     assert re.search(r"verified epoch 8: weights \w{12} on all workers; images seen: rank 0 \d+, rank 1 \d+", text)
     return command.weights()
 

@@ -195,6 +195,8 @@ class _Driver:
             case "done":
                 self._outcome = content
                 self._be_over()
+            case "bye":  # It ended before rank 0 could say that the run is done; it was not lost.
+                self._workers.pop(worker.rank, None)
             case "stopped":
                 self._end(Stopped())
             case "failed":

@@ -88,8 +88,7 @@ def _work(line: DriverLine, directory: Path, rank: int) -> None:
     with joined(device) as collective:
         outcome = work(line.job, collective, desk, workers_here=int(os.environ["LOCAL_WORLD_SIZE"]), device=device)
         collective.barrier()  # Nobody leaves while another may still wait for a message.
-    if rank == 0:
-        line.send("done", outcome)
+    line.send(*(("done", outcome) if rank == 0 else ("bye", None)))
 
 
 if __name__ == "__main__":
