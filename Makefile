@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-workers bench-equivalence chaos chaos-workers requirements programs clean
+.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence chaos requirements programs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -72,19 +72,15 @@ bench-synthetic: $(DEV_STAMP) ## what `make demo` trains, on held-out boards and
 bench-metrics: $(DEV_STAMP) ## exact mAP against pycocotools; results go to docs/benchmarks/metrics.md
 	@$(BIN)/python bench/metrics.py
 
-bench-train: $(DEV_STAMP) ## images/s in training against torchvision's reference loop
+bench-train: $(DEV_STAMP) ## images/s against torchvision's loop, and what a second worker buys; docs/benchmarks/{train,workers}.md
 	@$(BIN)/python bench/train.py
-
-bench-workers: $(DEV_STAMP) ## what a second worker buys; results go to docs/benchmarks/workers.md
 	@$(BIN)/python bench/workers.py
 
 bench-equivalence: $(DEV_STAMP) ## 1 to 4 workers train the same; results go to docs/benchmarks/equivalence.md
 	@$(BIN)/python bench/equivalence.py
 
-chaos: $(DEV_STAMP) ## kill a training run 30 times and tear its files: nothing saved is lost; results in docs/benchmarks
+chaos: $(DEV_STAMP) ## kill training runs of one and of two workers, drivers and nodes, tear files; docs/benchmarks/chaos*.md
 	@$(BIN)/python bench/chaos.py
-
-chaos-workers: $(DEV_STAMP) ## kill workers, drivers and a node of runs on both launchers; docs/benchmarks/chaos-workers.md
 	@$(BIN)/python bench/chaos_workers.py
 
 requirements: ## compile the locked requirements anew (needs uv)

@@ -1,4 +1,4 @@
-"""Kill the workers, the driver and a node of real training runs, on both launchers. Run by `make chaos-workers`.
+"""Kill the workers, the driver and a node of real training runs, on both launchers. Run by `make chaos`.
 
 The real command trains `nano` on two workers, with augmentation and a moving average. Again and again, a random moment
 after it has come further, a worker chosen at random or the driver is killed with SIGKILL; on Ray, one of the three
@@ -9,6 +9,7 @@ reaches its end, its weights must be those of a run that was never disturbed, bi
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -78,10 +79,11 @@ class Cluster:
 class Run:
     """A training run by the real command."""
 
-    def __init__(self, workspace: Path, name: str, launcher: str, options: list[str]) -> None:
+    def __init__(self, workspace: Path, name: str, launcher: str, options: list[str], *, workers: int = 2) -> None:
         self.directory, self.launcher = workspace / "runs" / name, launcher
         settings = ("train.size=64", "train.threads=1", "train.checkpoint_every_s=1", "augment.scale=0.2")
-        flags = ["-w", str(workspace), "--name", name, "--epochs", str(EPOCHS), "--batch", "4", "--workers", "2"]
+        flags = ["-w", str(workspace), "--name", name, "--epochs", str(EPOCHS), "--batch", "4"]
+        flags += ["--workers", str(workers)]
         flags += ["--verify", *(text for setting in settings for text in ("--set", setting)), *options]
         self._command = [sys.executable, "-m", "sightline", "train", "shapes", "--model", "nano", *flags]
         self._log = workspace / f"{name}.log"
@@ -110,6 +112,16 @@ class Run:
             time.sleep(0.02)
         return True
 
+    def kill(self) -> None:
+        """End the driver; its workers end with it."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def verified_epochs(self) -> set[int]:
+        """Epochs of which all workers had the same weights, and every image was seen exactly once."""
+        return {int(epoch) for epoch in re.findall(r"verified epoch (\d+):", self._log.read_text())}
+
     def check_exit(self) -> None:
         """Raise unless the command ended well."""
         assert self.process is not None
@@ -137,9 +149,7 @@ def disturb(run: Run, cluster: Cluster, victim: str, dice: random.Random) -> Non
     if victim == "node":
         cluster.kill_node(dice)
     elif victim == "driver":
-        assert run.process is not None
-        run.process.kill()
-        run.process.wait()
+        run.kill()
         run.start()
     elif pids := run.workers():
         os.kill(dice.choice(pids), signal.SIGKILL)
@@ -185,6 +195,30 @@ def chaos(launcher: str, kills: int, seed: int, workspace: Path) -> tuple[list[K
     return done, ended, len(wanted)
 
 
+def change_workers(launcher: str, workspace: Path) -> str:
+    """Two workers, killed in mid-epoch; one goes on, and is killed; two go on to the end. Says how it went."""
+    steps = []
+    with Cluster(launcher) as cluster:
+        for workers in (2, 1, 2):
+            options = ["--launcher", launcher, *cluster.options]
+            run = Run(workspace, f"changing-{launcher}", launcher, options, workers=workers)
+            before = run.step()
+            run.start()
+            if not run.goes_beyond(before + (len(steps) < 2)):
+                raise Loss("the run ended too early")
+            if len(steps) < 2:
+                run.kill()
+            steps.append(run.step())
+        run.check_exit()
+    missing = set(range(1, EPOCHS + 1)) - run.verified_epochs()
+    if missing:
+        raise Loss(f"epochs {sorted(missing)} were not verified")
+    return (
+        f"2, 1, 2 workers, the driver killed after steps {steps[0]} and {steps[1]} of {run.step()} "
+        f"({run.step() // EPOCHS} an epoch): in each of the {EPOCHS} epochs every image was seen exactly once."
+    )
+
+
 def main() -> None:
     """Disturb both launchers and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -197,15 +231,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="sightline-chaos-") as name:
             sightline.synth("shapes", "shapes", images=40, seed=1, size=96, workspace=name)
             done, ended, tensors = chaos(launcher, options.kills, options.seed, Path(name))
+            changed = change_workers(launcher, Path(name))
         rows = [[str(n + 1), kill.victim, str(kill.step), f"{kill.recovery_s:.1f}"] for n, kill in enumerate(done)]
         parts.append(
             f"## {launcher}\n\n{len(done)} kills; the run reached its end {ended} times, each time with all {tensors} "
             "tensors (weights, moving average, optimizer) equal to those of the undisturbed run. Seconds are until "
             "the next checkpoint was on the disk: noticing, starting anew, imports, and the steps up to that save.\n\n"
+            f"{changed}\n\n"
             + markdown_table(["kill", "victim", "last saved step", "seconds to the next checkpoint"], rows)
         )
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
-    head = f"`make chaos-workers`, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    head = f"`make chaos`, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
     body = "\n\n".join(parts)
     page = f"# Kills of workers, drivers and nodes\n\n{head}; {before} before.\n\n{introduction}\n\n{body}"
     write_page("chaos-workers.md", page)

@@ -1,4 +1,4 @@
-"""What a second worker buys on two cores. Run by `make bench-workers`.
+"""What a second worker buys on two cores. Run by `make bench-train`.
 
 All contenders take turns, each a command of its own, on DeepPCB's training images. Images per second are those after
 the first steps; the time to the first step counts from the start of the command, imports and all. Ours is the real
@@ -121,7 +121,7 @@ def page(
     first = {name: f"{statistics.median(times):.1f} s" for name, times in first_steps.items()}
     rows = [[m.name, rate_text(m.median), m.spread, first.get(m.name, "-")] for m in found.values()]
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
-    head = f"`make bench-workers`, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy}."
+    head = f"`make bench-train`, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy}."
     ratios = [
         ("two workers by one with two threads (SSDlite, local BatchNorm)", paired_ratio(local, alone), "1.25"),
         ("the same with BatchNorm over the whole batch (sync)", paired_ratio(sync, alone), "-"),

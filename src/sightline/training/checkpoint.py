@@ -5,16 +5,18 @@ weights.safetensors     the model
 ema.safetensors         its moving average, if there is one
 optimizer.pt            tensors and numbers only, read with weights_only
 progress.json           epoch, position, step, best score, history
+seen.json               images of the epoch so far, if the run is verified
 manifest.json           size and SHA-256 of each file; written last
 """
 
 import hashlib
+import io
 import json
 import os
 import pickle
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,12 +39,17 @@ class NotFiniteError(TrainingError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run needs to go on as if it had never stopped."""
+    """All that a run needs to go on as if it had never stopped.
+
+    Attributes:
+        seen: The images that all workers have seen of the epoch so far, where that is verified.
+    """
 
     weights: Weights
     ema: Weights | None
     optimizer: dict[str, Any]
     progress: dict[str, Any]
+    seen: list[str] = field(default_factory=list)
 
 
 class CheckpointStore(Protocol):
@@ -129,12 +136,13 @@ def load_checkpoint(place: Path) -> Checkpoint:
         DamagedError: A file is missing, torn or changed.
     """
     verify_manifest(place)
-    ema = place / "ema.safetensors"
+    ema, seen = place / "ema.safetensors", place / "seen.json"
     return Checkpoint(
         weights=load_file(place / "weights.safetensors"),
         ema=load_file(ema) if ema.exists() else None,
         optimizer=_load_tensors(place / "optimizer.pt"),
         progress=json.loads((place / "progress.json").read_text("utf-8")),
+        seen=json.loads(seen.read_text("utf-8")) if seen.exists() else [],
     )
 
 
@@ -181,8 +189,12 @@ def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
     save_file(_plain(checkpoint.weights), directory / "weights.safetensors")
     if checkpoint.ema is not None:
         save_file(_plain(checkpoint.ema), directory / "ema.safetensors")
-    torch.save(checkpoint.optimizer, directory / "optimizer.pt")
+    written = io.BytesIO()  # Not straight to the disk: when that is full, torch's own message does not say so.
+    torch.save(checkpoint.optimizer, written)
+    (directory / "optimizer.pt").write_bytes(written.getbuffer())
     (directory / "progress.json").write_text(json.dumps(checkpoint.progress), "utf-8")
+    if checkpoint.seen:
+        (directory / "seen.json").write_text(json.dumps(checkpoint.seen), "utf-8")
     write_manifest(directory)
 
 

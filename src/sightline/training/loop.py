@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -217,8 +217,9 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the whole state; rank 0 does, for all have the same."""
         started = time.perf_counter()
+        seen = self.verifier.seen_by_all(self.collective) if self.verifier else []
         if self.collective.rank == 0:
-            self._write(self.checkpoints)
+            self._write(self.checkpoints, seen)
         self.collective.barrier()
         self.seconds["checkpoint"] += time.perf_counter() - started
         self._saved = time.monotonic()
@@ -229,13 +230,13 @@ class Trainer:
         if self.collective.rank == 0:
             self._write(self.best)
 
-    def _write(self, store: CheckpointStore) -> None:
+    def _write(self, store: CheckpointStore, seen: Sequence[str] = ()) -> None:
         ema = self.ema.weights if self.ema else None
         optimizer = {**self.optimizer.state_dict(), "scaler": self.precision.state_dict()}
         try:
             # On the CPU: whoever keeps or loads it may have no GPU, or another one.
             weights, ema, optimizer = tree_map_only(Tensor, Tensor.cpu, (self.model.state_dict(), ema, optimizer))
-            store.save(Checkpoint(weights, ema, optimizer, asdict(self.progress)))
+            store.save(Checkpoint(weights, ema, optimizer, asdict(self.progress), list(seen)))
         except NotFiniteError as error:
             raise self._failure(str(error), self._last_images) from None
 
@@ -253,3 +254,5 @@ class Trainer:
                 self.ema.weights[name].copy_(tensor)
         values: dict[str, Any] = found.progress
         self.progress = Progress(**values)
+        if self.verifier:
+            self.verifier.go_on(found.seen)

@@ -228,6 +228,8 @@ class _Driver:
                 self._error = self._error or Stopped()
             case "failed":
                 self._error = self._error or content
+            case "crashed":
+                self._error = self._error or TrainingError(f"worker {rank} failed:\n{content}")
             case _:
                 if word == "ready" and self._ready:
                     self._keeper.on_lost("a worker was lost")

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import ray.train
 from sightline.data.served import DirectoryServer, within_reach
 from sightline.errors import SightlineError
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory
+from sightline.training.collective import LostWorkers
 from sightline.training.job import BEST, CHECKPOINTS, Desk, work
 from sightline.training.loop import Stopped
 from sightline.training.precision import pick_device
@@ -63,7 +65,7 @@ class Post:
         """Leave a message for the driver."""
         with self._lock:
             self._messages.append((rank, word, content))
-        self._over = self._over or word in ("done", "stopped", "failed")
+        self._over = self._over or word in ("done", "stopped", "failed", "crashed")
 
     def take(self) -> list[tuple[int, str, Any]]:
         """All messages since the last call."""
@@ -141,6 +143,11 @@ def work_on_ray(settings: dict[str, Any]) -> None:
     except SightlineError as error:
         ray.get(post.tell.remote(rank, "failed", error))
         raise  # Or else the others would wait for this one; started again, they find that the run is over.
+    except (LostWorkers, ray.exceptions.RayError):
+        raise  # Ray starts all of them again.
+    except Exception:
+        ray.get(post.tell.remote(rank, "crashed", traceback.format_exc()))
+        raise
     else:
         if rank == 0:
             ray.get(post.tell.remote(rank, "done", outcome))

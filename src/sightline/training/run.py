@@ -102,7 +102,7 @@ def train_run(
             else:
                 outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
                 keeper.conclude(outcome)
-            _save_best(model, dataset, config, directory, outcome.progress)
+            _save_best(model, dataset, config, directory)
             record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
     result = _result(directory, model, outcome)
     return replace(
@@ -194,10 +194,11 @@ def _check(dataset: Dataset, config: Config) -> None:
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
 
 
-def _save_best(model: Detector, dataset: Dataset, config: Config, directory: Path, progress: Progress) -> None:
+def _save_best(model: Detector, dataset: Dataset, config: Config, directory: Path) -> None:
     best = CheckpointDirectory(directory / BEST).load_latest()
     assert best is not None, "a run that ended has scored at least once"
-    scores = next(row for row in progress.history if row["epoch"] == progress.best_epoch)
+    # Its own scores: a kill between the best model and the next checkpoint leaves one that the run does not remember.
+    scores = best.progress["history"][-1]
     info = ModelInfo(
         model=config.train.model,
         classes=list(dataset.classes),

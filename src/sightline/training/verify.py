@@ -12,19 +12,33 @@ from sightline.training.collective import Collective
 
 
 class Verifier:
-    """After every epoch: the same weights on every worker, and every image seen exactly once by one of them."""
+    """After every epoch: the same weights on every worker, and every image seen exactly once by one of them.
+
+    What was seen goes into checkpoints, so an epoch is judged as a whole though it was stopped, or killed, and another
+    number of workers went on with it.
+    """
 
     def __init__(self, num_images: int, on_note: Callable[[str], None]) -> None:
         self._num_images, self._on_note = num_images, on_note
+        self._before: list[str] = []
         self._seen: list[str] = []
 
     def begin(self, epoch: int, *, start: int) -> None:
-        """An epoch begins, or goes on from a position."""
-        self._epoch, self._start, self._seen = epoch, start, []
+        """An epoch begins, or goes on from a position; what came before it counts if it is known."""
+        self._epoch, self._seen = epoch, []
+        self._expected = self._num_images - start + len(self._before)
 
     def saw(self, batch: Batch) -> None:
         """Note the images of this worker's share of a step."""
         self._seen += batch.image_ids
+
+    def seen_by_all(self, collective: Collective) -> list[str]:
+        """The images of this epoch so far, of all workers; for a checkpoint."""
+        return self._before + [image for share in collective.gather(self._seen) for image in share]
+
+    def go_on(self, seen: list[str]) -> None:
+        """Take up an epoch of which a checkpoint says what was seen."""
+        self._before = seen
 
     def check(self, model: nn.Module, collective: Collective) -> None:
         """Compare all workers.
@@ -34,11 +48,14 @@ class Verifier:
         """
         told = collective.gather((hash_weights(model), self._seen))
         self._check_weights([digest for digest, _ in told])
-        self._check_images([seen for _, seen in told])
-        counts = ", ".join(f"rank {rank} {len(seen):,}" for rank, (_, seen) in enumerate(told))
+        self._check_images([self._before, *(seen for _, seen in told)])
+        counts = [f"rank {rank} {len(seen):,}" for rank, (_, seen) in enumerate(told)]
+        earlier = [f"before the last start {len(self._before):,}"] if self._before else []
         self._on_note(
-            f"verified epoch {self._epoch + 1}: weights {told[0][0][:12]} on all workers; images seen: {counts}"
+            f"verified epoch {self._epoch + 1}: weights {told[0][0][:12]} on all workers; images seen: "
+            f"{', '.join(counts + earlier)}"
         )
+        self._before, self._seen = [], []
 
     def _check_weights(self, digests: list[str]) -> None:
         different = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
@@ -50,12 +67,12 @@ class Verifier:
 
     def _check_images(self, seen: list[list[str]]) -> None:
         """Every image that the epoch still had to see, exactly once."""
-        expected = self._num_images - self._start
         times = Counter(image for share in seen for image in share)
         twice = sum(count > 1 for count in times.values())
-        if twice or len(times) != expected:
+        if twice or len(times) != self._expected:
             raise TrainingError(
-                f"epoch {self._epoch + 1} saw {len(times):,} of {expected:,} images, {twice:,} of them more than once"
+                f"epoch {self._epoch + 1} saw {len(times):,} of {self._expected:,} images, {twice:,} of them more than "
+                "once"
             )
 
 
