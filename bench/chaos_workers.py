@@ -197,7 +197,7 @@ def chaos(launcher: str, kills: int, seed: int, workspace: Path) -> tuple[list[K
 
 def change_workers(launcher: str, workspace: Path) -> str:
     """Two workers, killed in mid-epoch; one goes on, and is killed; two go on to the end. Says how it went."""
-    steps = []
+    steps: list[int] = []
     with Cluster(launcher) as cluster:
         for workers in (2, 1, 2):
             options = ["--launcher", launcher, *cluster.options]

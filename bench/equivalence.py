@@ -50,7 +50,7 @@ class Nowhere:
 def settings_of(model: str, batchnorm: str) -> Config:
     """Four epochs of six steps."""
     train = {"model": model, "batchnorm": batchnorm, "size": SIZE, "epochs": 4, "batch": 4, "precision": "float32"}
-    train |= {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.05, "hold_back": 0.0, "evaluate_every": 4}
+    train |= {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 0.05, "hold_back": 0.0, "evaluate_every": 4}
     return load_config(
         flags={"train": train, "augment": {"hflip": 0.5, "scale": 0.2, "mosaic": 0.3}, "workers": {"verify": True}}
     )

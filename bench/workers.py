@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 from harness import Measured, collect_turns, load_text, machine, markdown_table, paired_ratio, rate_text, write_page
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
-WARM_UP = 3
+WARM_UP, BATCH = 3, 4
 SSDLITE, FASTER = "ssdlite", "fasterrcnn-mobilenet-320"
 OURS: dict[str, dict[str, Any]] = {
     "SSDlite, 1 worker x 2 threads": {"model": SSDLITE, "workers": 1, "threads": 2, "batchnorm": "local"},
@@ -36,16 +37,24 @@ OURS: dict[str, dict[str, Any]] = {
         "batchnorm": "local",
         "launcher": "ray",
     },
+    "SSDlite, 2 runs x 1 thread that share nothing": {
+        "model": SSDLITE,
+        "workers": 1,
+        "threads": 1,
+        "batchnorm": "local",
+        "batch": 2,
+    },
     "Faster R-CNN, 2 workers": {"model": FASTER, "workers": 2, "threads": 1, "batchnorm": "local"},
 }
 
 
-def train(workspace: Path, settings: dict[str, Any], *, steps: int, batch: int, began: float) -> None:
+def train(workspace: Path, settings: dict[str, Any], *, steps: int, began: float) -> None:
     """One of ours, in this command; prints the rate and the time to the first step."""
     import sightline
     from sightline.config import load_config
     from sightline.training.loop import Stopped
 
+    batch = settings.get("batch", BATCH)
     fixed = {"batch": batch, "epochs": 1, "checkpoint_every_s": 1e6, "ema": 0.0, "precision": "float32"}
     fixed |= {"optimizer": "sgd", "lr": 0.005, "weight_decay": 0.0}
     spread = {"count": settings["workers"], "launcher": settings.get("launcher", "auto")}
@@ -64,7 +73,7 @@ def train(workspace: Path, settings: dict[str, Any], *, steps: int, batch: int, 
             "deeppcb",
             workspace=workspace,
             config=config,
-            fresh=True,
+            name=f"bench-{os.getpid()}",
             on_step=lambda *_: ended.append(time.time()),
             should_stop=lambda: len(ended) >= WARM_UP + steps,
         )
@@ -91,6 +100,12 @@ def run_child(command: list[str], first_steps: list[float]) -> float:
     return float(found[1])
 
 
+def run_children(command: list[str], first_steps: list[float], *, at_once: int) -> float:
+    """Run a contender, or several of it at once; their images per second together."""
+    with ThreadPoolExecutor(at_once) as pool:
+        return sum(pool.map(lambda _: run_child(command, first_steps), range(at_once)))
+
+
 def contenders(
     workspace: Path, options: argparse.Namespace, first_steps: dict[str, list[float]]
 ) -> dict[str, Callable[[], float]]:
@@ -99,7 +114,8 @@ def contenders(
     runs: dict[str, Callable[[], float]] = {}
     for name, settings in OURS.items():
         ours = [__file__, "--ours", json.dumps(settings), "--workspace", str(workspace), "--began", "BEGAN", *steps]
-        runs[name] = partial(run_child, ours, first_steps.setdefault(name, []))
+        at_once = BATCH // settings.get("batch", BATCH)
+        runs[name] = partial(run_children, ours, first_steps.setdefault(name, []), at_once=at_once)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(options.reference)]
     for loaders in (0, 1, 2):
         reference = [*launch, str(options.data), "--loader-workers", str(loaders), "--batch", "2", *steps]
@@ -116,7 +132,7 @@ def page(
     found: dict[str, Measured], first_steps: dict[str, list[float]], options: argparse.Namespace, busy: str
 ) -> str:
     """The results as Markdown."""
-    alone, local, sync, on_ray, faster = (found[name] for name in OURS)
+    alone, local, sync, on_ray, apart, faster = (found[name] for name in OURS)
     best = max((found[reference_name(loaders)] for loaders in (0, 1, 2)), key=lambda measured: measured.median)
     first = {name: f"{statistics.median(times):.1f} s" for name, times in first_steps.items()}
     rows = [[m.name, rate_text(m.median), m.spread, first.get(m.name, "-")] for m in found.values()]
@@ -125,6 +141,11 @@ def page(
     ratios = [
         ("two workers by one with two threads (SSDlite, local BatchNorm)", paired_ratio(local, alone), "1.25"),
         ("the same with BatchNorm over the whole batch (sync)", paired_ratio(sync, alone), "-"),
+        (
+            "two runs that share nothing by one worker with two threads: what the cores give",
+            paired_ratio(apart, alone),
+            "-",
+        ),
         (f"ours by the {best.name}", paired_ratio(faster, best), "1.1"),
         ("workers that Ray started by workers that torchrun started", paired_ratio(on_ray, local), "0.9"),
     ]
@@ -157,7 +178,7 @@ def main() -> None:
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ours:
-        train(options.workspace, options.ours, steps=options.steps, batch=4, began=options.began)
+        train(options.workspace, options.ours, steps=options.steps, began=options.began)
         return
     import sightline
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from sightline.training.collective import LostWorkers
+from sightline.training.shared_memory import share_memory
 
 _PATIENCE = timedelta(minutes=30)
 """How long a worker waits for the others in one call. Workers that hang are noticed by their heartbeat, long before."""
@@ -23,9 +24,12 @@ class ProcessGroup:
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
+        self._shared = share_memory(self.rank, self.size, self.gather)
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum of the tensor over all workers, in place."""
+        if self._shared and self._shared.takes(tensor):
+            return self._shared.all_reduce(tensor)
         with _losses_named():
             dist.all_reduce(tensor)
         return tensor

@@ -164,8 +164,13 @@ def _add_up(model: nn.Module, averaged: list[Tensor], collective: Collective) ->
             parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
     for tensor in averaged:
         tensor.div_(collective.size)
-    tensors = [*(parameter.grad for parameter in trained if parameter.grad is not None), *averaged]
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    parts = [_in_memory_order(tensor) for tensor in (*gradients, *averaged)]
+    flat = torch.cat(parts)
     collective.all_reduce(flat)
-    for tensor, summed in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(summed.view(tensor.shape))
+    torch._foreach_copy_(parts, list(torch.split(flat, [part.numel() for part in parts])))
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """All numbers of a tensor without gaps, as they lie: channels last is not copied into another order and back."""
+    return tensor.as_strided((tensor.numel(),), (1,))
