@@ -1,0 +1,64 @@
+"""What runs a model's graphs, and the plain torch code around them."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from sightline.models.detector import Detector, Found
+
+
+class Engine(ABC):
+    """Finds what the model finds, within a tolerance: scores within 0.01, boxes within a pixel.
+
+    Several threads may share an engine.
+
+    Attributes:
+        name: Which engine it is.
+        reason: Why it was chosen, in words, if the choice was left open.
+        threads: How many it uses.
+    """
+
+    name: str
+    reason: str = ""
+
+    def __init__(self, model: Detector, *, threads: int) -> None:
+        self._model = model
+        self.threads = threads
+
+    @abstractmethod
+    def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Execute a graph of the model; the outputs are good until the same thread calls again."""
+
+    def detect(self, images: Tensor) -> list[Found]:
+        """What is in each image; see `Detector.detect`.
+
+        Args:
+            images: B x 3 x H x W uint8.
+        """
+        if len(images) == 0:
+            return []
+        with torch.inference_mode(), _torch_threads(self.threads):
+            return self._model.detect_with(self.run, images)
+
+
+def copy_for_inference(model: Detector) -> Detector:
+    """A copy that an engine may change."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """So many threads for torch; the number is the process's, so it is put back."""
+    before = torch.get_num_threads()
+    if before == threads:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
