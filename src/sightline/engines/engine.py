@@ -10,9 +10,12 @@ from torch import Tensor
 
 from sightline.models.detector import Detector, Found
 
+SCORE_TOLERANCE, PIXEL_TOLERANCE = 0.01, 1.0
+"""How far scores and boxes of an engine may be from the model's own."""
+
 
 class Engine(ABC):
-    """Finds what the model finds, within a tolerance: scores within 0.01, boxes within a pixel.
+    """Finds what the model finds, within the tolerance.
 
     Several threads may share an engine.
 

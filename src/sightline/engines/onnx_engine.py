@@ -1,6 +1,7 @@
 """ONNX Runtime, on the CPU."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ class OnnxEngine(Engine):
 
     name = "onnxruntime"
 
-    def __init__(self, model: Detector, form: Mapping[str, bytes], *, threads: int) -> None:
+    def __init__(self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int) -> None:
         super().__init__(model, threads=threads)
         self._sessions = {name: _open(content, threads) for name, content in form.items()}
 
@@ -28,7 +29,7 @@ class OnnxEngine(Engine):
         return tuple(torch.from_numpy(output) for output in outputs)
 
 
-def _open(content: bytes, threads: int) -> Any:
+def _open(content: bytes | Path, threads: int) -> Any:
     try:
         import onnxruntime
     except ImportError:

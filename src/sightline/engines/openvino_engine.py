@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class OpenVinoEngine(Engine):
 
     name = "openvino"
 
-    def __init__(self, model: Detector, form: Mapping[str, bytes], *, threads: int) -> None:
+    def __init__(self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int) -> None:
         super().__init__(model, threads=threads)
         self._compiled = {name: _compile(content, threads) for name, content in form.items()}
         self._own = threading.local()
@@ -41,11 +42,21 @@ class OpenVinoEngine(Engine):
         return requests[name]
 
 
-def _compile(content: bytes, threads: int) -> Any:
+def save_openvino(content: bytes, file: Path) -> None:
+    """Write an ONNX graph in OpenVINO's own form: the .xml and, beside it, a .bin."""
+    openvino = _library()
+    openvino.save_model(openvino.Core().read_model(content), file, compress_to_fp16=False)
+
+
+def _library() -> Any:
     try:
         import openvino
     except ImportError:
         raise MissingExtraError("openvino", "engines") from None
+    return openvino
+
+
+def _compile(content: bytes | Path, threads: int) -> Any:
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
@@ -53,5 +64,5 @@ def _compile(content: bytes, threads: int) -> Any:
         "INFERENCE_PRECISION_HINT": "f32",
         "ENABLE_CPU_PINNING": False,  # Several workers on one machine would be pinned to the same cores.
     }
-    core = openvino.Core()
+    core = _library().Core()
     return core.compile_model(core.read_model(content), "CPU", settings)
