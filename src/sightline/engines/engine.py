@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sightline.models.detector import Detector, Found
+from sightline.models.roi_align import QuickRoIAlign
 
 SCORE_TOLERANCE, PIXEL_TOLERANCE = 0.01, 1.0
 """How far scores and boxes of an engine may be from the model's own."""
@@ -22,14 +23,21 @@ class Engine(ABC):
     Attributes:
         name: Which engine it is.
         reason: Why it was chosen, in words, if the choice was left open.
-        threads: How many it uses.
+        threads: How many run the graphs.
     """
 
     name: str
     reason: str = ""
 
-    def __init__(self, model: Detector, *, threads: int) -> None:
+    def __init__(self, model: Detector, *, threads: int, torch_threads: int = 1) -> None:
+        """An engine of a model.
+
+        Args:
+            torch_threads: How many torch may use. One for engines with threads of their own: the tensors around the
+                graphs are small, and torch's threads would go on waiting on the cores that the graphs need.
+        """
         self._model = model
+        self._torch_threads = torch_threads
         self.threads = threads
 
     @abstractmethod
@@ -44,17 +52,21 @@ class Engine(ABC):
         """
         if len(images) == 0:
             return []
-        with torch.inference_mode(), _torch_threads(self.threads):
+        with torch.inference_mode(), _limited_torch(self._torch_threads):
             return self._model.detect_with(self.run, images)
 
 
 def copy_for_inference(model: Detector) -> Detector:
-    """A copy that an engine may change."""
-    return copy.deepcopy(model).eval().requires_grad_(False)
+    """A copy that an engine may change, with what is quicker and differs by rounding."""
+    own = copy.deepcopy(model).eval().requires_grad_(False)
+    for module in own.modules():
+        if isinstance(module, QuickRoIAlign):
+            module.always = True
+    return own
 
 
 @contextmanager
-def _torch_threads(threads: int) -> Iterator[None]:
+def _limited_torch(threads: int) -> Iterator[None]:
     """So many threads for torch; the number is the process's, so it is put back."""
     before = torch.get_num_threads()
     if before == threads:

@@ -66,8 +66,9 @@ def _quantize(content: bytes, inputs: Sequence[tuple[Tensor, ...]], names: Seque
     ]
     with tempfile.TemporaryDirectory(prefix="sightline-int8-") as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prepared, written = Path(place) / "prepared.onnx", Path(place) / "int8.onnx"
-        quant_pre_process(onnx.load_from_string(content), prepared, skip_symbolic_shape=True)
+        given_file, prepared, written = (Path(place) / name for name in ("float.onnx", "prepared.onnx", "int8.onnx"))
+        given_file.write_bytes(content)
+        quant_pre_process(given_file, prepared, skip_symbolic_shape=True)
         quantization.quantize_static(
             prepared,
             written,

@@ -18,7 +18,7 @@ class TorchEngine(Engine):
         own = copy_for_inference(model)
         fuse_batchnorm(own)
         own = own.to(memory_format=torch.channels_last)
-        super().__init__(own, threads=threads)
+        super().__init__(own, threads=threads, torch_threads=threads)
         self._run = run_in_torch(own.graphs())
 
     def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:

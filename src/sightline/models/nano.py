@@ -82,7 +82,7 @@ class NanoDetector(Detector):
 
     def graphs(self) -> dict[str, Graph]:
         """One: the raw maps."""
-        return {"maps": Graph(self, (IMAGES,), ("logits", "boxes"))}
+        return {"maps": Graph(self, (IMAGES,), ("logits", "boxes"), bfloat16=True)}
 
     @torch.no_grad()
     def detect_with(self, run: Run, images: Tensor) -> list[Found]:

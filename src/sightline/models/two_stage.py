@@ -17,10 +17,10 @@ def two_stage_graphs(model: Any) -> dict[str, Graph]:
     levels = [str(level) for level in range(len(model.rpn.anchor_generator.sizes))]
     maps = [f"map{name}" for name in features.pooled]
     outputs = (*maps, *(f"objectness{level}" for level in levels), *(f"deltas{level}" for level in levels))
-    shape = (_PROPOSALS, model.backbone.out_channels, *pool.output_size)
+    pooled = Input("pooled", (_PROPOSALS, model.backbone.out_channels, *pool.output_size), {0: "boxes"})
     return {
         "features": Graph(features, (IMAGES,), outputs),
-        "box_head": Graph(_BoxHead(model), (Input("pooled", shape, {0: "boxes"}),), ("logits", "deltas")),
+        "box_head": Graph(_BoxHead(model), (pooled,), ("logits", "deltas"), bfloat16=True),
     }
 
 
