@@ -1,16 +1,23 @@
-"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI."""
+"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI.
+
+Also models that were taught by heart, for all tests of a session.
+"""
 
 import os
 import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))  # `overfitted` teaches models for benchmarks too.
+sys.path.insert(0, str(Path(__file__).parent))  # `agreement` is shared by the tests below.
 
 
 def need(program: str, found: str | None) -> str:
@@ -81,3 +88,11 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     storage.create_dir(name)
     yield f"s3://{name}"
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def overfitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace for models that know their images by heart; `SIGHTLINE_OVERFITTED` names one that is kept."""
+    from overfitted import kept_workspace
+
+    return kept_workspace(tmp_path_factory.mktemp("overfitted"))

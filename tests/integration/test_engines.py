@@ -1,6 +1,5 @@
 """Every engine finds what torch finds; every family was taught 16 boards, so that there is something to find."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from agreement import agreement
+from overfitted import dataset_of, learn
 from torch import Tensor
 
 import sightline
@@ -24,12 +25,6 @@ from sightline.models.factory import CLASSIFIERS, FAMILIES
 from sightline.models.nano import NanoDetector
 from sightline.training.evaluate import in_original
 from sightline.training.model_files import load_model
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agreement import agreement
-from overfitted import dataset_of, kept_workspace, learn
 
 QUICK = ("nano", "resnet18")
 ENGINES = ("torch", "onnxruntime", "openvino")
@@ -69,20 +64,15 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept_workspace(tmp_path_factory.mktemp("overfitted"))
-
-
-@pytest.fixture(scope="session")
-def teach(workspace: Path) -> Any:
+def teach(overfitted: Path) -> Any:
     """Each family once a session."""
     taught: dict[str, Taught] = {}
 
     def teach(family: str) -> Taught:
         if family not in taught:
-            run = learn(family, workspace)
-            model, _ = load_model(workspace / "runs" / run / "model")
-            dataset = sightline.open_dataset(dataset_of(family), workspace=workspace).select("train")
+            run = learn(family, overfitted)
+            model, _ = load_model(overfitted / "runs" / run / "model")
+            dataset = sightline.open_dataset(dataset_of(family), workspace=overfitted).select("train")
             images = torch.cat(calibration_images(model, dataset, LoaderConfig()))
             with torch.inference_mode():
                 taught[family] = Taught(run, model, dataset, images, model.detect(images))
@@ -96,15 +86,15 @@ def families(*, classify: bool) -> list[Any]:
     return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in chosen]
 
 
-def opened(known: Taught, name: str, workspace: Path) -> Engine:
-    return open_engine(known.model, name=name, threads=1, cache=workspace / "compiled", key=known.run)
+def opened(known: Taught, name: str, overfitted: Path) -> Engine:
+    return open_engine(known.model, name=name, threads=1, cache=overfitted / "compiled", key=known.run)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("family", families(classify=False))
-def test_detections_are_those_of_torch(family: str, name: str, teach: Any, workspace: Path) -> None:
+def test_detections_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
     known = teach(family)
-    engine = opened(known, name, workspace)
+    engine = opened(known, name, overfitted)
     found = [one for batch in known.images.split(3) for one in engine.detect(batch)]
     agreed = agreement(found, known.found, **known.limits)
     assert agreed.compared >= 2 * 50  # Each is asked for its partner in the other set.
@@ -115,9 +105,9 @@ def test_detections_are_those_of_torch(family: str, name: str, teach: Any, works
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("family", families(classify=True))
-def test_classes_are_those_of_torch(family: str, name: str, teach: Any, workspace: Path) -> None:
+def test_classes_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
     known = teach(family)
-    found = opened(known, name, workspace).detect(known.images)
+    found = opened(known, name, overfitted).detect(known.images)
     for one, other in zip(found, known.found, strict=True):
         assert one.labels[0] == other.labels[0]
         assert (one.scores[one.labels.argsort()] - other.scores[other.labels.argsort()]).abs().max() <= SCORE_TOLERANCE
@@ -125,23 +115,23 @@ def test_classes_are_those_of_torch(family: str, name: str, teach: Any, workspac
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
 @pytest.mark.parametrize("family", families(classify=False))
-def test_integers_score_like_floats(family: str, to: Any, teach: Any, workspace: Path, tmp_path: Path) -> None:
+def test_integers_score_like_floats(family: str, to: Any, teach: Any, overfitted: Path, tmp_path: Path) -> None:
     known = teach(family)
     directory = sightline.export_model(
-        known.run, to=to, output=tmp_path / "int8", int8=True, calibrate="boards", workspace=workspace
+        known.run, to=to, output=tmp_path / "int8", int8=True, calibrate="boards", workspace=overfitted
     )
     found = open_exported(known.model, directory, threads=1).detect(known.images)
     assert known.score(found) == pytest.approx(known.score(known.found), abs=0.02)
-    kept = sum(file.stat().st_size for file in (workspace / "compiled" / known.run).rglob("*") if file.is_file())
+    kept = sum(file.stat().st_size for file in (overfitted / "compiled" / known.run).rglob("*") if file.is_file())
     assert sum(file.stat().st_size for file in directory.iterdir()) < 0.5 * kept or family == "ssdlite"
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
-def test_exported_files_say_what_they_are(to: Any, teach: Any, workspace: Path, tmp_path: Path) -> None:
+def test_exported_files_say_what_they_are(to: Any, teach: Any, overfitted: Path, tmp_path: Path) -> None:
     import json
 
     known = teach("nano")
-    directory = sightline.export_model(known.run, to=to, output=tmp_path / "files", workspace=workspace)
+    directory = sightline.export_model(known.run, to=to, output=tmp_path / "files", workspace=overfitted)
     said = json.loads((directory / "engine.json").read_text())
     assert said["classes"] == list(known.dataset.classes)
     assert said["preprocessing"]["letterbox"]["size"] == 160
@@ -149,11 +139,11 @@ def test_exported_files_say_what_they_are(to: Any, teach: Any, workspace: Path, 
     found = open_exported(known.model, directory, threads=1).detect(known.images)
     assert agreement(found, known.found, **known.limits).share >= 0.99
     with pytest.raises(ExistsError, match="there already"):
-        sightline.export_model(known.run, to=to, output=directory, workspace=workspace)
+        sightline.export_model(known.run, to=to, output=directory, workspace=overfitted)
 
 
-def test_integers_need_images(teach: Any, workspace: Path) -> None:
+def test_integers_need_images(teach: Any, overfitted: Path) -> None:
     with pytest.raises(ConfigError, match="--calibrate"):
-        sightline.export_model(teach("nano").run, to="onnx", int8=True, workspace=workspace)
+        sightline.export_model(teach("nano").run, to="onnx", int8=True, workspace=overfitted)
     with pytest.raises(ConfigError, match="--int8"):
-        sightline.export_model(teach("nano").run, to="onnx", calibrate="boards", workspace=workspace)
+        sightline.export_model(teach("nano").run, to="onnx", calibrate="boards", workspace=overfitted)

@@ -21,7 +21,7 @@ def calibration_images(
     chosen = np.unique(np.linspace(0, len(dataset) - 1, num=min(count, len(dataset))).astype(int)).tolist()
     loader = Loader(dataset.take(chosen), config, shuffle=False, transform=model.preprocess())
     return [
-        torch.from_numpy(image).permute(2, 0, 1)[None]
+        torch.from_numpy(np.stack([image])).permute(0, 3, 1, 2)
         for batch in loader.batches(epoch=0, rank=0, world_size=1)
         for image in batch.images
     ]
