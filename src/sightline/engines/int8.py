@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
-from sightline.models.graph import run_in_torch
+from sightline.models.graph import Graph, run_in_torch
 
 _LAYERS = ["Conv", "Gemm", "MatMul"]
 
@@ -31,7 +31,7 @@ def quantize_form(form: Mapping[str, bytes], model: Detector, images: Sequence[T
     if not images:
         raise ConfigError("calibration needs images and there are none: give a dataset that has some")
     seen = record_inputs(model, images)
-    return {name: _quantize(content, seen[name], _input_names(model, name)) for name, content in form.items()}
+    return {name: _quantize(content, model.graphs()[name], seen[name]) for name, content in form.items()}
 
 
 def record_inputs(model: Detector, images: Sequence[Tensor]) -> dict[str, list[tuple[Tensor, ...]]]:
@@ -50,11 +50,7 @@ def record_inputs(model: Detector, images: Sequence[Tensor]) -> dict[str, list[t
     return seen
 
 
-def _input_names(model: Detector, graph: str) -> list[str]:
-    return [given.name for given in model.graphs()[graph].inputs]
-
-
-def _quantize(content: bytes, inputs: Sequence[tuple[Tensor, ...]], names: Sequence[str]) -> bytes:
+def _quantize(content: bytes, graph: Graph, inputs: Sequence[tuple[Tensor, ...]]) -> bytes:
     try:
         import onnx
         from onnxruntime import quantization
@@ -62,13 +58,15 @@ def _quantize(content: bytes, inputs: Sequence[tuple[Tensor, ...]], names: Seque
     except ImportError:
         raise MissingExtraError("onnxruntime", "engines") from None
     given = [
-        {name: tensor.contiguous().numpy() for name, tensor in zip(names, tensors, strict=True)} for tensors in inputs
+        {own.name: tensor.contiguous().numpy() for own, tensor in zip(graph.inputs, tensors, strict=True)}
+        for tensors in inputs
     ]
     with tempfile.TemporaryDirectory(prefix="sightline-int8-") as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given_file, prepared, written = (Path(place) / name for name in ("float.onnx", "prepared.onnx", "int8.onnx"))
-        given_file.write_bytes(content)
-        quant_pre_process(given_file, prepared, skip_symbolic_shape=True)
+        source, prepared, written = (Path(place) / name for name in ("float.onnx", "prepared.onnx", "int8.onnx"))
+        source.write_bytes(content)
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        network = onnx.load(prepared)
         quantization.quantize_static(
             prepared,
             written,
@@ -77,7 +75,7 @@ def _quantize(content: bytes, inputs: Sequence[tuple[Tensor, ...]], names: Seque
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
-            nodes_to_exclude=_last_layers(onnx.load(prepared)),
+            nodes_to_exclude=[*_last_layers(network), *_layers_of(network, graph.exact)],
         )
         return written.read_bytes()
 
@@ -96,6 +94,12 @@ def _last_layers(model: Any) -> list[str]:
         else:
             waiting.extend(node.input)
     return last
+
+
+def _layers_of(model: Any, beginnings: tuple[str, ...]) -> list[str]:
+    """Layers whose weights have names that begin so."""
+    layers = [node for node in model.graph.node if node.op_type in _LAYERS]
+    return [node.name for node in layers if any(name.startswith(beginnings) for name in node.input)]
 
 
 class _Reader:

@@ -47,12 +47,14 @@ class Graph:
         module: Takes the inputs, gives a tuple of the outputs.
         bfloat16: Whether what is found stays within the tolerance of engines when layers run in bfloat16; a test with
             trained models says so.
+        exact: Beginnings of the names of weights whose layers stay in float when the graph is made of 8-bit integers.
     """
 
     module: nn.Module
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
     bfloat16: bool = False
+    exact: tuple[str, ...] = ()
 
 
 IMAGES = Input("images", (2, 3, 256, 320), {0: "batch", 2: "height", 3: "width"}, torch.uint8)
