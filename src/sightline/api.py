@@ -17,6 +17,7 @@ from sightline.workspace import Workspace, check_name
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
+    from sightline.engines.exported import ExportName
     from sightline.metrics.classification import ClassificationResult
     from sightline.metrics.columns import Detections
     from sightline.metrics.result import DetectionResult
@@ -278,6 +279,53 @@ def evaluate(
 
     loader = (config or Config()).loader
     return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found)
+
+
+def export_model(
+    model: str | Path,
+    *,
+    to: "ExportName",
+    output: str | Path | None = None,
+    int8: bool = False,
+    calibrate: str | Path | None = None,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+) -> Path:
+    """Write a model as ONNX or OpenVINO files, for other programs to run; returns their directory.
+
+    Args:
+        model: The name of a run, or the path of a model.
+        output: A new directory; default: one in `exports` of the workspace.
+        int8: In 8-bit integers, which is quicker and a little less exact.
+        calibrate: The dataset whose images show what numbers the integers have to cover; int8 needs it.
+        config: `loader` says how images are read.
+
+    >>> import sightline
+    >>> sightline.export_model("boards-nano-1a2b3c4d", to="onnx")  # doctest: +SKIP
+    """
+    from sightline.engines.calibration import calibration_images
+    from sightline.engines.exported import refuse_existing, write_export
+    from sightline.engines.int8 import quantize_form
+    from sightline.engines.onnx_form import export_onnx
+    from sightline.training.model_files import load_model
+
+    if int8 and calibrate is None:
+        raise ConfigError("int8 needs images to calibrate with: give a dataset with --calibrate")
+    if calibrate is not None and not int8:
+        raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
+    place = Workspace.find(workspace)
+    loaded, info = load_model(place.model_location(str(model)))
+    precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
+    name = Path(model).name
+    directory = Path(output) if output else place.root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
+    refuse_existing(directory)  # Before the work, not after it.
+    form = export_onnx(loaded)
+    if calibrate is not None:
+        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), (config or Config()).loader)
+        form = quantize_form(form, loaded, images)
+    about = {"name": name, "model": info.model, "classes": info.classes, "licence": info.licence}
+    write_export(directory, form, loaded, to=to, precision=precision, about=about)
+    return directory
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

@@ -1,4 +1,7 @@
-"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI."""
+"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI.
+
+Also models that were taught by heart, for all tests of a session.
+"""
 
 import os
 import secrets
@@ -13,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # `commands` and `ray_nodes` are shared by the tests below.
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))  # `overfitted` teaches models for benchmarks too.
+sys.path.insert(0, str(Path(__file__).parent))  # `ray_nodes` and others are shared by the tests below.
 
 from ray_nodes import RayCluster
 
@@ -94,3 +98,11 @@ def cluster() -> Iterator[RayCluster]:
     pytest.importorskip("ray")
     with RayCluster(3) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def overfitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace for models that know their images by heart; `SIGHTLINE_OVERFITTED` names one that is kept."""
+    from overfitted import kept_workspace
+
+    return kept_workspace(tmp_path_factory.mktemp("overfitted"))

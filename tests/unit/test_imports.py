@@ -17,17 +17,31 @@ LAYERS = [
     {"structures", "config", "workspace"},
     {"data", "metrics", "tracking"},
     {"models"},
+    {"engines"},
     {"training", "report"},
     {"api"},
     {"cli", "__main__"},
 ]
 OWNERS = {
-    "torch": {"data/worker.py", "models", "training"},
+    "torch": {"data/worker.py", "models", "engines", "training"},
     "torchvision": {"models"},
     "ray": {"training/ray_launcher.py", "training/ray_worker.py"},
 }
 """Files and folders that may import a heavy library at their top, for they are imported only when it is needed."""
-HEAVY = {"torch", "torchvision", "ray", "mlflow", "streamlit", "pandas", "sqlalchemy"}
+HEAVY = {
+    "torch",
+    "torchvision",
+    "ray",
+    "mlflow",
+    "streamlit",
+    "pandas",
+    "sqlalchemy",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "openvino",
+    "nncf",
+}
 
 
 def imported_by(module: Path) -> set[tuple[str, bool]]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sightline.models.detector import Detector, Found, LossTerm, Pixels, Target, zero_loss
+from sightline.models.graph import IMAGES, Graph, Run
 from sightline.models.letterbox import Letterbox
 from sightline.models.normalise import Normalise
 from sightline.structures import Annotation
@@ -40,11 +41,26 @@ class Classifier(Detector):
         total = functional.cross_entropy(self.logits(images), labels, reduction="sum")
         return [LossTerm("classification", total, torch.tensor(float(len(labels)), device=images.device))]
 
-    def detect(self, images: Tensor) -> list[Found]:
+    def graphs(self) -> dict[str, Graph]:
+        """One: the scores before softmax."""
+        return {"logits": Graph(_Logits(self.normalise, self.network), (IMAGES,), ("logits",))}
+
+    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
         """Every class with its probability, best first, in a box around the image."""
-        if len(images) == 0:
-            return []
-        scores, labels = self.logits(images).softmax(1).sort(1, descending=True)
+        (logits,) = run("logits", images)
+        scores, labels = logits.softmax(1).sort(1, descending=True)
         height, width = images.shape[-2:]
         box = torch.tensor([[0.0, 0.0, width, height]], device=images.device).expand(scores.shape[1], 4)
         return [Found(box, found, label) for found, label in zip(scores, labels, strict=True)]
+
+
+class _Logits(nn.Module):
+    """8-bit images to scores before softmax."""
+
+    def __init__(self, normalise: Normalise, network: nn.Module) -> None:
+        super().__init__()
+        self.normalise, self.network = normalise, network
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """B x 3 x H x W to B x classes."""
+        return (self.network(self.normalise(images)),)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sightline.models.graph import Graph, Run, run_in_torch
 from sightline.structures import Annotation
 
 Pixels = NDArray[np.uint8]
@@ -95,8 +96,21 @@ class Detector(nn.Module, ABC):
         """
 
     @abstractmethod
+    def graphs(self) -> dict[str, Graph]:
+        """The parts of `detect` that an engine may compile; they share the weights of the model."""
+
+    @abstractmethod
+    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
+        """What is in each image, above the model's lowest threshold, after non-maximum suppression.
+
+        Args:
+            run: Executes the graphs.
+            images: One or more.
+        """
+
     def detect(self, images: Tensor) -> list[Found]:
-        """What is in each image, above the model's lowest threshold, after non-maximum suppression."""
+        """What is in each image, found by the modules as they are; no images give nothing."""
+        return self.detect_with(run_in_torch(self.graphs()), images) if len(images) else []
 
 
 def zero_loss(model: nn.Module) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchvision.ops import batched_nms
 
 from sightline.models.detector import Detector, Found, LossTerm, Target
+from sightline.models.graph import IMAGES, Graph, Run
 from sightline.models.letterbox import Letterbox
 from sightline.models.nano_boxes import decode_boxes, decode_scores, flatten_map, grid_points
 from sightline.models.nano_loss import nano_loss
@@ -76,23 +77,29 @@ class NanoDetector(Detector):
 
     def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
         """See `Detector.loss`; nothing here is random."""
-        logits, boxes, points = self._predict(images)
+        logits, boxes, points = self._decode(*self(self._checked(images)))
         return nano_loss(logits, boxes, points, targets, stride=STRIDE)
 
+    def graphs(self) -> dict[str, Graph]:
+        """One: the raw maps."""
+        return {"maps": Graph(self, (IMAGES,), ("logits", "boxes"), bfloat16=True)}
+
     @torch.no_grad()
-    def detect(self, images: Tensor) -> list[Found]:
-        """See `Detector.detect`."""
-        logits, boxes, _ = self._predict(images)
+    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
+        """See `Detector.detect_with`."""
+        logits, boxes, _ = self._decode(*run("maps", self._checked(images)))
         height, width = images.shape[-2:]
         edges = boxes.new_tensor([width, height, width, height])
         boxes = torch.minimum(boxes.clamp(min=0), edges)
         return [self._best(*image) for image in zip(decode_scores(logits), boxes, strict=True)]
 
-    def _predict(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits B x P x (1 + C), boxes B x P x 4 and points P x 2, in single precision at least."""
+    def _checked(self, images: Tensor) -> Tensor:
         if images.shape[-2] % COARSEST or images.shape[-1] % COARSEST:
             raise ValueError(f"images are {tuple(images.shape)}; expected sides that are multiples of {COARSEST}")
-        logits, raw = self(images)
+        return images
+
+    def _decode(self, logits: Tensor, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits B x P x (1 + C), boxes B x P x 4 and points P x 2, in single precision at least."""
         # Half precision has no room for pixel coordinates, nor for the small scores of the background.
         dtype = torch.promote_types(logits.dtype, torch.float32)
         logits, raw = logits.to(dtype), raw.to(dtype)

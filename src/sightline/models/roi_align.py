@@ -1,6 +1,6 @@
-"""RoIAlign that trains quickly on a CPU.
+"""RoIAlign that is quick on a CPU.
 
-torchvision's backward pass goes channel by channel and takes half of a training step of Faster R-CNN. RoIAlign only
+torchvision's goes channel by channel; its backward pass takes half of a training step of Faster R-CNN. RoIAlign only
 adds up pixels with weights that do not depend on the channel: with the channels of a pixel side by side, both passes
 are sums of whole rows, about ten times as fast. The numbers are the same but for rounding.
 """
@@ -16,8 +16,13 @@ from torchvision.ops.poolers import _setup_scales
 
 
 class QuickRoIAlign(MultiScaleRoIAlign):  # type: ignore[misc]
-    """torchvision's module, quicker while training on a CPU; elsewhere it is torchvision's own."""
+    """torchvision's module, quicker while training on a CPU; elsewhere it is torchvision's own.
 
+    Attributes:
+        always: Whether to be quicker in inference too, where what is found differs by rounding.
+    """
+
+    always: bool = False
     scales: list[float] | None
     map_levels: Callable[[list[Tensor]], Tensor] | None
 
@@ -31,7 +36,8 @@ class QuickRoIAlign(MultiScaleRoIAlign):  # type: ignore[misc]
     def forward(self, x: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]) -> Tensor:
         """Features of boxes: N x C x output height x output width, for all boxes of all images."""
         maps = [features for name, features in x.items() if name in self.featmap_names]
-        if not self.training or maps[0].device.type != "cpu" or self.sampling_ratio < 1:
+        wanted = self.training or self.always
+        if not wanted or maps[0].device.type != "cpu" or self.sampling_ratio < 1:
             return super().forward(x, boxes, image_shapes)  # type: ignore[no-any-return]
         if self.map_levels is None:
             self.scales, self.map_levels = _setup_scales(maps, image_shapes, self.canonical_scale, self.canonical_level)

@@ -1,8 +1,8 @@
 """torchvision's detectors behind the Detector protocol.
 
-Their forward pass is used as it is; what is replaced is what depends on the batch or on global randomness: images come
-in one size (no resizing inside), proposals are sampled by each image's own key, and losses are given as sums with the
-normalisers that torchvision divided by.
+In training their forward pass is used as it is; what is replaced is what depends on the batch or on global randomness:
+images come in one size (no resizing inside), proposals are sampled by each image's own key, and losses are given as
+sums with the normalisers that torchvision divided by. Detection is their networks as graphs and their post-processing.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,12 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 
 from sightline.models.detector import Detector, Found, LossTerm, Pixels, Target, zero_loss
+from sightline.models.graph import Graph, Run
 from sightline.models.letterbox import Letterbox
 from sightline.models.normalise import Normalise
+from sightline.models.one_stage import detect_in_one_stage, one_stage_graphs
 from sightline.models.roi_align import QuickRoIAlign
+from sightline.models.two_stage import detect_in_two_stages, two_stage_graphs
 from sightline.structures import Annotation
 
 
@@ -59,12 +62,21 @@ class TorchvisionDetector(Detector):
             for name, count in self._terms().items()
         ]
 
-    def detect(self, images: Tensor) -> list[Found]:
+    def graphs(self) -> dict[str, Graph]:
+        """One, or two for Faster R-CNN."""
+        return two_stage_graphs(self.model) if self._has_two_stages else one_stage_graphs(self.model)
+
+    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
         """Torchvision's detections, with labels numbered as in the dataset."""
+        detect = detect_in_two_stages if self._has_two_stages else detect_in_one_stage
         return [
             Found(found["boxes"], found["scores"], found["labels"] - self.background)
-            for found in (self.model(images) if len(images) else [])
+            for found in detect(self.model, run, images)
         ]
+
+    @property
+    def _has_two_stages(self) -> bool:
+        return isinstance(self.model, FasterRCNN)
 
     def _target(self, target: Target) -> dict[str, Tensor]:
         keep = ~target.ignore

@@ -1,0 +1,1 @@
+"""Models at the speed of the hardware: one file an engine, one factory."""

@@ -1,0 +1,104 @@
+"""A model's graphs as files for others to run: ONNX or OpenVINO's own form, and a JSON that says what they are."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from sightline.data.geometry import FILL
+from sightline.engines.engine import PIXEL_TOLERANCE, SCORE_TOLERANCE, Engine, copy_for_inference
+from sightline.engines.onnx_engine import OnnxEngine
+from sightline.engines.openvino_engine import OpenVinoEngine, save_openvino
+from sightline.errors import DamagedError, ExistsError, NotFoundError
+from sightline.models.detector import Detector
+from sightline.models.letterbox import Letterbox
+
+ExportName = Literal["onnx", "openvino"]
+DESCRIPTION = "engine.json"
+
+
+def write_export(
+    directory: Path,
+    form: Mapping[str, bytes],
+    model: Detector,
+    *,
+    to: ExportName,
+    precision: Literal["float32", "int8"] = "float32",
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the files of a form; the directory is complete or absent.
+
+    Args:
+        form: Each graph as the bytes of an ONNX file.
+        about: What else is to be said, such as the names of the classes.
+
+    Raises:
+        ExistsError: The directory is there already.
+    """
+    refuse_existing(directory)
+    partial = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
+    partial.mkdir(parents=True)
+    try:
+        for name, content in form.items():
+            match to:
+                case "onnx":
+                    (partial / f"{name}.onnx").write_bytes(content)
+                case "openvino":
+                    save_openvino(content, partial / f"{name}.xml")
+        said = {"form": to, "precision": precision, **(about or {}), **_describe(model, to)}
+        (partial / DESCRIPTION).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
+        partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_existing(directory: Path) -> None:
+    """Raise if something would be overwritten."""
+    if directory.exists():
+        raise ExistsError(f"{str(directory)!r} is there already: remove it or give another --output")
+
+
+def open_exported(model: Detector, directory: Path, *, threads: int) -> Engine:
+    """An engine that runs exported files, with the model's own code around them."""
+    if not (directory / DESCRIPTION).is_file():
+        raise NotFoundError(f"there is no exported model at {str(directory)!r}: `sightline export MODEL` makes one")
+    said = json.loads((directory / DESCRIPTION).read_text("utf-8"))
+    files = {name: directory / graph["file"] for name, graph in said["graphs"].items()}
+    if set(files) != set(model.graphs()):
+        raise DamagedError(f"{str(directory)!r} holds {', '.join(files)}, not the graphs of this model")
+    own = copy_for_inference(model)
+    match said["form"]:
+        case "onnx":
+            return OnnxEngine(own, files, threads=threads)
+        case "openvino":
+            return OpenVinoEngine(own, files, threads=threads)
+        case other:
+            raise DamagedError(f"{str(directory)!r} says it is {other!r}; expected onnx or openvino")
+
+
+def _describe(model: Detector, to: ExportName) -> dict[str, Any]:
+    letterbox = model.preprocess()
+    assert isinstance(letterbox, Letterbox)
+    suffix = {"onnx": "onnx", "openvino": "xml"}[to]
+    graphs = {
+        name: {
+            "file": f"{name}.{suffix}",
+            "inputs": {
+                given.name: {"example": list(given.shape), "type": str(given.dtype), "dynamic": given.dynamic}
+                for given in graph.inputs
+            },
+            "outputs": list(graph.outputs),
+        }
+        for name, graph in model.graphs().items()
+    }
+    return {
+        "preprocessing": {
+            "letterbox": {**asdict(letterbox), "fill": FILL, "corner": "upper left", "resampling": "bilinear"},
+            "images": "batch x 3 x height x width, RGB, uint8; normalised inside the graph",
+        },
+        "graphs": graphs,
+        "tolerance": {"score": SCORE_TOLERANCE, "pixels": PIXEL_TOLERANCE},
+    }

@@ -1,0 +1,74 @@
+"""All engines by name. A new engine is one file and one line here."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+from sightline.data.parallel import num_cores
+from sightline.engines.engine import Engine, copy_for_inference
+from sightline.engines.onnx_engine import OnnxEngine
+from sightline.engines.onnx_form import onnx_form
+from sightline.engines.openvino_engine import OpenVinoEngine
+from sightline.engines.torch_engine import TorchEngine
+from sightline.errors import ConfigError
+from sightline.models.detector import Detector
+
+EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
+ENGINES: tuple[str, ...] = get_args(EngineName)
+
+
+def open_engine(
+    model: Detector,
+    *,
+    name: str = "auto",
+    threads: int | None = None,
+    cache: Path | None = None,
+    key: str | None = None,
+) -> Engine:
+    """Something that detects what the model detects, quicker; the model itself is left as it is.
+
+    Args:
+        name: One of `ENGINES`; "auto" takes the fastest that fits, and says why in `Engine.reason`.
+        threads: How many to use; None means one for each core.
+        cache: Where compiled forms are kept; None makes them anew.
+        key: The hash of the model, under which they are kept.
+
+    Raises:
+        ConfigError: The name is not known, or the engine does not run on the model's device.
+        MissingExtraError: The engine's package is not installed.
+    """
+    threads = num_cores() if threads is None else threads
+    if threads < 1:
+        raise ConfigError(f"threads is {threads}: give 1 or more, or leave it out for one a core")
+    device, reason = next(model.parameters()).device.type, ""
+    if name == "auto":
+        name, reason = choose_engine(device)
+    elif name in ("onnxruntime", "openvino") and device != "cpu":
+        raise ConfigError(f"engine {name!r} runs on the CPU and the model is on {device!r}: take torch, or model.cpu()")
+    engine = _open(model, name, threads=threads, cache=cache, key=key)
+    engine.reason = reason
+    return engine
+
+
+def choose_engine(device: str) -> tuple[str, str]:
+    """The fastest engine that is installed for a device, and why."""
+    if device != "cpu":
+        return "torch", f"the model is on {device!r}"
+    for name in ("openvino", "onnxruntime"):
+        if all(find_spec(package) for package in (name, "onnx", "onnxscript")):
+            return name, "the fastest on CPUs that is installed"
+    return "torch", "nothing faster is installed: pip install 'sightline[engines]'"
+
+
+def _open(model: Detector, name: str, *, threads: int, cache: Path | None, key: str | None) -> Engine:
+    match name:
+        case "torch":
+            return TorchEngine(model, threads=threads)
+        case "onnxruntime":
+            form = onnx_form(model, cache=cache, key=key)
+            return OnnxEngine(copy_for_inference(model), form, threads=threads)
+        case "openvino":
+            form = onnx_form(model, cache=cache, key=key)
+            return OpenVinoEngine(copy_for_inference(model), form, threads=threads)
+        case _:
+            raise ConfigError(f"engine {name!r} is not known: take one of {', '.join(ENGINES)}")

@@ -1,0 +1,113 @@
+"""Graphs in 8-bit integers: weights by channel, activations by what calibration images were seen to need.
+
+ONNX Runtime's own post-training quantization; OpenVINO reads what it writes. Intel's tool, NNCF, reports its use to its
+makers unless it is told not to, so it is not used here.
+"""
+
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.errors import ConfigError, MissingExtraError
+from sightline.models.detector import Detector
+from sightline.models.graph import Graph, run_in_torch
+
+_LAYERS = ["Conv", "Gemm", "MatMul"]
+
+
+def quantize_form(form: Mapping[str, bytes], model: Detector, images: Sequence[Tensor]) -> dict[str, bytes]:
+    """The graphs of a form in 8-bit integers.
+
+    Args:
+        form: Each graph as the bytes of an ONNX file.
+        model: What the form was made of.
+        images: Batches that look like those to come, 1 x 3 x H x W uint8 each.
+    """
+    if not images:
+        raise ConfigError("calibration needs images and there are none: give a dataset that has some")
+    seen = record_inputs(model, images)
+    return {name: _quantize(content, model.graphs()[name], seen[name]) for name, content in form.items()}
+
+
+def record_inputs(model: Detector, images: Sequence[Tensor]) -> dict[str, list[tuple[Tensor, ...]]]:
+    """What each graph is given while the model detects."""
+    graphs = model.graphs()
+    seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in graphs}
+    run = run_in_torch(graphs)
+
+    def recorded(name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        seen[name].append(tensors)
+        return run(name, *tensors)
+
+    with torch.inference_mode():
+        for batch in images:
+            model.detect_with(recorded, batch)
+    return seen
+
+
+def _quantize(content: bytes, graph: Graph, inputs: Sequence[tuple[Tensor, ...]]) -> bytes:
+    try:
+        import onnx
+        from onnxruntime import quantization
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+    except ImportError:
+        raise MissingExtraError("onnxruntime", "engines") from None
+    given = [
+        {own.name: tensor.contiguous().numpy() for own, tensor in zip(graph.inputs, tensors, strict=True)}
+        for tensors in inputs
+    ]
+    with tempfile.TemporaryDirectory(prefix="sightline-int8-") as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source, prepared, written = (Path(place) / name for name in ("float.onnx", "prepared.onnx", "int8.onnx"))
+        source.write_bytes(content)
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        network = onnx.load(prepared)
+        quantization.quantize_static(
+            prepared,
+            written,
+            _Reader(given),
+            op_types_to_quantize=_LAYERS,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            nodes_to_exclude=[*_last_layers(network), *_layers_of(network, graph.exact)],
+        )
+        return written.read_bytes()
+
+
+def _last_layers(model: Any) -> list[str]:
+    """Layers that no other layer comes after: what they say is the result, and a step of 8 bits would show in it."""
+    producers = {output: node for node in model.graph.node for output in node.output}
+    last: list[str] = []
+    waiting = [output.name for output in model.graph.output]
+    while waiting:
+        node = producers.get(waiting.pop())
+        if node is None:
+            continue
+        if node.op_type in _LAYERS:
+            last.append(node.name)
+        else:
+            waiting.extend(node.input)
+    return last
+
+
+def _layers_of(model: Any, beginnings: tuple[str, ...]) -> list[str]:
+    """Layers whose weights have names that begin so."""
+    layers = [node for node in model.graph.node if node.op_type in _LAYERS]
+    return [node.name for node in layers if any(name.startswith(beginnings) for name in node.input)]
+
+
+class _Reader:
+    """Gives ONNX Runtime one set of inputs after another."""
+
+    def __init__(self, inputs: Sequence[Mapping[str, Any]]) -> None:
+        self._inputs: Iterator[Mapping[str, Any]] = iter(inputs)
+
+    def get_next(self) -> Mapping[str, Any] | None:
+        """The next set; None after the last."""
+        return next(self._inputs, None)

@@ -1,0 +1,72 @@
+"""OpenVINO, on the CPU."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.engines.engine import Engine
+from sightline.errors import MissingExtraError
+from sightline.models.detector import Detector
+from sightline.models.graph import Graph
+
+
+class OpenVinoEngine(Engine):
+    """Runs ONNX graphs, or OpenVINO's own, on Intel, AMD and ARM processors.
+
+    In single precision, and in bfloat16 only graphs of which it is known that they stay within the tolerance, where the
+    processor has instructions for it. Left to itself OpenVINO takes bfloat16 for all, which moves scores by more.
+    """
+
+    name = "openvino"
+
+    def __init__(self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int) -> None:
+        super().__init__(model, threads=threads)
+        core, graphs = _library().Core(), model.graphs()
+        self._compiled = {
+            name: core.compile_model(core.read_model(content), "CPU", _settings(core, graphs[name], threads))
+            for name, content in form.items()
+        }
+        self._own = threading.local()
+
+    def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """See `Engine.run`."""
+        request = self._request(name)
+        inputs = [tensor.contiguous().numpy() for tensor in tensors]
+        outputs = request.infer(inputs, share_inputs=True, share_outputs=True)
+        return tuple(torch.from_numpy(outputs[place]) for place in range(len(outputs)))
+
+    def _request(self, name: str) -> Any:
+        """This thread's own: its buffers hold the outputs until the next call."""
+        requests: dict[str, Any] = self._own.__dict__.setdefault("requests", {})
+        if name not in requests:
+            requests[name] = self._compiled[name].create_infer_request()
+        return requests[name]
+
+
+def save_openvino(content: bytes, file: Path) -> None:
+    """Write an ONNX graph in OpenVINO's own form: the .xml and, beside it, a .bin."""
+    openvino = _library()
+    openvino.save_model(openvino.Core().read_model(content), file, compress_to_fp16=False)
+
+
+def _library() -> Any:
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtraError("openvino", "engines") from None
+    return openvino
+
+
+def _settings(core: Any, graph: Graph, threads: int) -> dict[str, Any]:
+    capable = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "bf16" if graph.bfloat16 and capable else "f32",
+        "ENABLE_CPU_PINNING": False,  # Several workers on one machine would be pinned to the same cores.
+    }

@@ -1,0 +1,149 @@
+"""Every engine finds what torch finds; every family was taught 16 boards, so that there is something to find."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from agreement import agreement
+from overfitted import dataset_of, learn
+from torch import Tensor
+
+import sightline
+from sightline.config import LoaderConfig
+from sightline.data.dataset import Dataset
+from sightline.engines.calibration import calibration_images
+from sightline.engines.engine import SCORE_TOLERANCE, Engine
+from sightline.engines.exported import open_exported
+from sightline.engines.factory import open_engine
+from sightline.errors import ConfigError, ExistsError
+from sightline.metrics.detection import DetectionMetric
+from sightline.models.detector import Detector, Found
+from sightline.models.factory import CLASSIFIERS, FAMILIES
+from sightline.models.nano import NanoDetector
+from sightline.training.evaluate import in_original
+from sightline.training.model_files import load_model
+
+QUICK = ("nano", "resnet18")
+ENGINES = ("torch", "onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A model that knows its images by heart, and what torch finds in them."""
+
+    run: str
+    model: Detector
+    dataset: Dataset
+    images: Tensor
+    found: list[Found]
+
+    def score(self, found: Sequence[Found]) -> float:
+        """mAP, in pixels of the images as they are stored."""
+        metric = DetectionMetric(self.dataset.classes)
+        for position, one in enumerate(found):
+            boxes = in_original(one, self.model, self.dataset, position)
+            metric.update(position, self.dataset.annotation(position), boxes)
+        return metric.compute().map
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Below which score and after how many detections the model stops."""
+        if isinstance(self.model, NanoDetector):
+            return {"threshold": self.model.score_threshold, "limit": self.model.max_detections}
+        inner: Any = self.model.model
+        part = getattr(inner, "roi_heads", inner)
+        return {"threshold": part.score_thresh, "limit": part.detections_per_img}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def teach(overfitted: Path) -> Any:
+    """Each family once a session."""
+    taught: dict[str, Taught] = {}
+
+    def teach(family: str) -> Taught:
+        if family not in taught:
+            run = learn(family, overfitted)
+            model, _ = load_model(overfitted / "runs" / run / "model")
+            dataset = sightline.open_dataset(dataset_of(family), workspace=overfitted).select("train")
+            images = torch.cat(calibration_images(model, dataset, LoaderConfig()))
+            with torch.inference_mode():
+                taught[family] = Taught(run, model, dataset, images, model.detect(images))
+        return taught[family]
+
+    return teach
+
+
+def families(*, classify: bool) -> list[Any]:
+    chosen = [name for name in FAMILIES if (name in CLASSIFIERS) is classify]
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in chosen]
+
+
+def opened(known: Taught, name: str, overfitted: Path) -> Engine:
+    return open_engine(known.model, name=name, threads=1, cache=overfitted / "compiled", key=known.run)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("family", families(classify=False))
+def test_detections_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
+    known = teach(family)
+    engine = opened(known, name, overfitted)
+    found = [one for batch in known.images.split(3) for one in engine.detect(batch)]
+    agreed = agreement(found, known.found, **known.limits)
+    assert agreed.compared >= 2 * 50  # Each is asked for its partner in the other set.
+    assert agreed.share >= 0.99
+    assert known.score(known.found) >= 0.5
+    assert known.score(found) == pytest.approx(known.score(known.found), abs=0.002)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("family", families(classify=True))
+def test_classes_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
+    known = teach(family)
+    found = opened(known, name, overfitted).detect(known.images)
+    for one, other in zip(found, known.found, strict=True):
+        assert one.labels[0] == other.labels[0]
+        assert (one.scores[one.labels.argsort()] - other.scores[other.labels.argsort()]).abs().max() <= SCORE_TOLERANCE
+
+
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+@pytest.mark.parametrize("family", families(classify=False))
+def test_integers_score_like_floats(family: str, to: Any, teach: Any, overfitted: Path, tmp_path: Path) -> None:
+    known = teach(family)
+    directory = sightline.export_model(
+        known.run, to=to, output=tmp_path / "int8", int8=True, calibrate="boards", workspace=overfitted
+    )
+    found = open_exported(known.model, directory, threads=1).detect(known.images)
+    assert known.score(found) == pytest.approx(known.score(known.found), abs=0.02)
+    whole = sum(weight.numel() * 4 for weight in known.model.parameters())
+    assert sum(file.stat().st_size for file in directory.iterdir()) < 0.6 * whole
+
+
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_exported_files_say_what_they_are(to: Any, teach: Any, overfitted: Path, tmp_path: Path) -> None:
+    import json
+
+    known = teach("nano")
+    directory = sightline.export_model(known.run, to=to, output=tmp_path / "files", workspace=overfitted)
+    said = json.loads((directory / "engine.json").read_text())
+    assert said["classes"] == list(known.dataset.classes)
+    assert said["preprocessing"]["letterbox"]["size"] == 160
+    assert all((directory / graph["file"]).is_file() for graph in said["graphs"].values())
+    found = open_exported(known.model, directory, threads=1).detect(known.images)
+    assert agreement(found, known.found, **known.limits).share >= 0.99
+    with pytest.raises(ExistsError, match="there already"):
+        sightline.export_model(known.run, to=to, output=directory, workspace=overfitted)
+
+
+def test_integers_need_images(teach: Any, overfitted: Path) -> None:
+    with pytest.raises(ConfigError, match="--calibrate"):
+        sightline.export_model(teach("nano").run, to="onnx", int8=True, workspace=overfitted)
+    with pytest.raises(ConfigError, match="--int8"):
+        sightline.export_model(teach("nano").run, to="onnx", calibrate="boards", workspace=overfitted)

@@ -1,0 +1,129 @@
+"""Every engine gives the numbers of the model's own modules, at any batch and size; no training is needed for that."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lively import make_images, make_lively
+from torch import Tensor
+
+from sightline.engines.engine import Engine
+from sightline.engines.factory import choose_engine, open_engine
+from sightline.engines.fuse import fuse_batchnorm
+from sightline.errors import ConfigError, MissingExtraError
+from sightline.models.detector import Detector
+from sightline.models.factory import FAMILIES
+
+QUICK = ("nano", "resnet18")
+COMPILED = ("onnxruntime", "openvino")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def families() -> list[object]:
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in FAMILIES]
+
+
+def inputs_of(model: Detector, graph: str, images: Tensor) -> list[Tensor]:
+    """Inputs of other sizes than those that the graph was exported with."""
+    if graph != "box_head":
+        return [images]
+    return [torch.rand(5, *model.graphs()[graph].inputs[0].shape[1:])]
+
+
+def assert_same_numbers(engine: Engine, model: Detector, images: Tensor) -> None:
+    for name, graph in model.graphs().items():
+        given = inputs_of(model, name, images)
+        with torch.inference_mode():
+            ours, theirs = engine.run(name, *given), graph.module(*given)
+        for output, one, other in zip(graph.outputs, ours, theirs, strict=True):
+            assert one.shape == other.shape, output
+            scale = max(other.abs().max().item(), 1e-6)
+            # A grid is there for its size alone: its one channel may be all but zero.
+            assert output.startswith("grid") or (one - other).abs().max().item() <= 1e-3 * scale, output
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_torch_gives_the_same_numbers(name: str) -> None:
+    model = make_lively(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    assert_same_numbers(open_engine(model, name="torch", threads=1), model, make_images(2, 64, 96))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_batchnorm_is_left(name: str) -> None:
+    model = make_lively(name)
+    assert fuse_batchnorm(model) > 0
+    assert not [path for path, module in model.named_modules() if isinstance(module, torch.nn.BatchNorm2d)]
+
+
+@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("name", families())
+def test_compiled_gives_the_same_numbers_at_any_batch_and_size(name: str, engine: str, cache: Path) -> None:
+    model = make_lively(name)
+    opened = open_engine(model, name=engine, threads=1, cache=cache, key=name)
+    for count, height, width in ((1, 128, 128), (3, 64, 160), (2, 192, 96)):
+        assert_same_numbers(opened, model, make_images(count, height, width))
+
+
+@pytest.mark.parametrize("engine", ["torch", *COMPILED])
+def test_detections_are_those_of_the_model(engine: str, cache: Path) -> None:
+    model, images = make_lively("nano"), make_images(2, 64, 96)
+    opened = open_engine(model, name=engine, threads=1, cache=cache, key="nano")
+    for one, other in zip(opened.detect(images), model.detect(images), strict=True):
+        torch.testing.assert_close(one.scores, other.scores, atol=1e-3, rtol=0)
+    assert opened.detect(images[:0]) == []
+    assert opened.name == engine
+
+
+def test_outputs_of_one_thread_are_not_those_of_another(cache: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = make_lively("resnet18")
+    engine = open_engine(model, name="openvino", threads=1, cache=cache, key="resnet18")
+    images = [make_images(1, 64, 64) + shift for shift in range(0, 80, 10)]
+    alone = [engine.detect(one)[0].scores for one in images]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            together = [found[0].scores for found in pool.map(engine.detect, images)]
+            assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+def test_auto_says_why(cache: Path) -> None:
+    engine = open_engine(make_lively("nano"), threads=1, cache=cache, key="nano")
+    assert engine.name == choose_engine("cpu")[0]
+    assert engine.reason
+    assert choose_engine("cuda") == ("torch", "the model is on 'cuda'")
+
+
+def test_torch_threads_are_put_back() -> None:
+    open_engine(make_lively("nano"), name="torch", threads=2).detect(make_images(1, 64, 64))
+    assert torch.get_num_threads() == 1
+
+
+def test_wrong_settings_are_refused() -> None:
+    model = make_lively("nano")
+    with pytest.raises(ConfigError, match="'tensorrt' is not known: take one of auto, torch, onnxruntime, openvino"):
+        open_engine(model, name="tensorrt")
+    with pytest.raises(ConfigError, match="threads is 0"):
+        open_engine(model, name="torch", threads=0)
+    with pytest.raises(ConfigError, match="'openvino' runs on the CPU and the model is on 'meta'"):
+        open_engine(model.to("meta"), name="openvino")
+
+
+@pytest.mark.parametrize(("engine", "package"), [("onnxruntime", "onnxruntime"), ("openvino", "openvino")])
+def test_a_missing_package_names_the_extra(
+    engine: str, package: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)  # As Python does for what cannot be imported.
+    with pytest.raises(MissingExtraError, match=r"sightline\[engines\]"):
+        open_engine(make_lively("nano"), name=engine, cache=cache, key="nano")
