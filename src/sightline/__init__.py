@@ -27,37 +27,67 @@ if TYPE_CHECKING:
     )
     from sightline.data.dataset import Dataset
     from sightline.errors import SightlineError
+    from sightline.model_api import (
+        compare_models,
+        delete_model,
+        import_model,
+        list_models,
+        load_model,
+        promote,
+        register,
+    )
+    from sightline.models.predictor import Classification, Detections, Predictor
     from sightline.structures import Sample
 
 _HOMES = {
+    "Classification": "sightline.models.predictor",
     "Dataset": "sightline.data.dataset",
+    "Detections": "sightline.models.predictor",
+    "Predictor": "sightline.models.predictor",
     "Sample": "sightline.structures",
     "SightlineError": "sightline.errors",
+    "compare_models": "sightline.model_api",
     "compare_runs": "sightline.api",
+    "delete_model": "sightline.model_api",
     "evaluate": "sightline.api",
     "export_dataset": "sightline.api",
+    "import_model": "sightline.model_api",
     "ingest": "sightline.api",
     "inspect": "sightline.api",
     "list_datasets": "sightline.api",
+    "list_models": "sightline.model_api",
     "list_runs": "sightline.api",
+    "load_model": "sightline.model_api",
     "open_dataset": "sightline.api",
+    "promote": "sightline.model_api",
+    "register": "sightline.model_api",
     "synth": "sightline.api",
     "train": "sightline.api",
 }
 
 __all__ = [
+    "Classification",
     "Dataset",
+    "Detections",
+    "Predictor",
     "Sample",
     "SightlineError",
     "__version__",
+    "compare_models",
     "compare_runs",
+    "delete_model",
     "evaluate",
     "export_dataset",
+    "import_model",
     "ingest",
     "inspect",
     "list_datasets",
+    "list_models",
     "list_runs",
+    "load_model",
     "open_dataset",
+    "promote",
+    "register",
     "synth",
     "train",
 ]
