@@ -24,7 +24,8 @@ import torch
 from harness import load_text, machine, markdown_table, write_page
 
 import sightline
-from sightline.training.checkpoint import CheckpointDirectory, Weights
+from sightline.models.weights import Weights
+from sightline.training.checkpoint import CheckpointDirectory
 
 EPOCHS = 30
 TIMEOUT_S = 300

@@ -24,10 +24,10 @@ from torch import Tensor
 from sightline.data.parallel import num_cores
 from sightline.data.synth.boards import render_board
 from sightline.engines.factory import ENGINES, open_engine
+from sightline.models.bundle import open_bundle
 from sightline.models.detector import Detector, Found
 from sightline.models.factory import family_of
 from sightline.structures import Annotation, empty_boxes
-from sightline.training.model_files import load_model
 
 FAMILIES = ("nano", "ssdlite", "fasterrcnn-mobilenet", "fasterrcnn-mobilenet-320")
 BATCHES = (1, 4)
@@ -66,7 +66,7 @@ def rate(detect: Detect, images: Tensor) -> float:
 def measure(family: str, workspace: Path, options: argparse.Namespace) -> dict[int, dict[str, Measured]]:
     """All turns of a family, by batch."""
     name = learn(family, workspace)
-    model, _ = load_model(workspace / "runs" / name / "model", size=family_of(family).size)
+    model = open_bundle(workspace / "runs" / name / "model").load(size=family_of(family).size)
     contenders: dict[str, Detect] = {EAGER: partial(eager, model)}
     for engine in sorted(ENGINES, key=lambda name: name == "auto"):
         opened = open_engine(model, name=engine, threads=options.threads, cache=workspace / "compiled", key=name)

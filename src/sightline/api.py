@@ -1,5 +1,6 @@
 """One function a verb. The command line and the app only call these."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,13 +12,12 @@ from sightline.data.location import without_secrets
 from sightline.data.schema import MANIFEST, DatasetInfo, read_manifest
 from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, TrackingError
 from sightline.report.inspection import Inspection
 from sightline.workspace import Workspace, check_name
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
-    from sightline.engines.exported import ExportName
     from sightline.metrics.classification import ClassificationResult
     from sightline.metrics.columns import Detections
     from sightline.metrics.result import DetectionResult
@@ -153,6 +153,7 @@ def train(
     workspace: str | Path | None = None,
     config: Config | None = None,
     name: str | None = None,
+    register: str | None = None,
     fresh: bool = False,
     on_step: "OnStep | None" = None,
     on_scores: Callable[[int, dict[str, float]], None] | None = None,
@@ -165,6 +166,7 @@ def train(
 
     Args:
         name: What to call the run; default: a name made from its settings and dataset.
+        register: Keep the best model in the registry under this name.
         fresh: Start anew, even if there is such a run.
         on_step: Told of every step.
         on_scores: Told the epoch and the scores of every evaluation.
@@ -176,6 +178,7 @@ def train(
     >>> import sightline
     >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
     """
+    from sightline.model_api import register as keep
     from sightline.tracking.mlflow_tracker import open_tracker
     from sightline.training.job import Watcher
     from sightline.training.launch import joined_rank
@@ -184,6 +187,8 @@ def train(
 
     opened = open_dataset(dataset, workspace=workspace)
     workers = settings.pop("workers", None)
+    if register is not None and check_name(register) and not (config or Config()).tracking.enabled:
+        raise ConfigError(f"--register {register} keeps the model in MLflow, and --no-track keeps nothing there")
     config = _with_settings(config, "workers", {"count": workers} if workers else {})
     config, notes = resolve_training(
         _with_settings(config, "train", settings), opened, workspace=Workspace.find(workspace)
@@ -195,7 +200,17 @@ def train(
         watcher.on_note(note)
     directory = Workspace.find(workspace).runs / (check_name(name) if name else run_name(opened, config))
     tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
-    return train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
+    result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
+    if register is None or joined_rank() > 0:
+        return result
+    try:
+        kept = keep(str(directory.resolve()), name=register, workspace=workspace, config=config)
+    except TrackingError as error:
+        raise TrackingError(
+            f"the run is whole, but its model is not registered. Later: sightline register {result.name} "
+            f"--name {register}. {error}"
+        ) from None
+    return dataclasses.replace(result, registered=f"{kept.name}/{kept.version}")
 
 
 def list_runs(
@@ -240,36 +255,35 @@ def evaluate(
     workspace: str | Path | None = None,
     config: Config | None = None,
     progress: Any = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> "DetectionResult | ClassificationResult":
     """Score a model on a split of a dataset; precision, recall and F1 at the threshold that validation chose.
 
     Args:
-        model: The name of a run, or the path of a model.
+        model: A run, a registered model, a path or a URL: see `load_model`.
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
         score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
         deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
-        config: `loader` says how images are read.
+        config: `loader` says how images are read, `tracking` where models are registered.
+        on_note: Told which model a name was taken for, where it could mean several.
 
     >>> import sightline
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
     """
     from sightline.data.formats.deeppcb_results import DeepPcbResults
+    from sightline.models.reference import Finder
+    from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
-    from sightline.training.evaluate import make_metric
-    from sightline.training.model_files import load_model
     from sightline.training.precision import pick_device
 
-    loaded, info = load_model(Workspace.find(workspace).model_location(str(model)), size=size)
-    loaded.to(pick_device("auto"))
+    finder = Finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
+    bundle = finder.find(str(model))
     opened = open_dataset(dataset, workspace=workspace)
-    if list(opened.classes) != info.classes:
-        raise ConfigError(
-            f"the model finds {', '.join(info.classes[:6])}; dataset {opened.info.name!r} has "
-            f"{', '.join(opened.classes[:6])}: ingest it with --classes in the model's order"
-        )
+    check_classes(bundle.info, opened)
+    loaded = bundle.load(size=size).to(pick_device("auto"))
     chosen = opened.select(split)
-    threshold = info.score_threshold if score_threshold is None else score_threshold
+    threshold = bundle.info.score_threshold if score_threshold is None else score_threshold
     metric = make_metric(loaded, opened, iou=iou, score_threshold=threshold)
     results = DeepPcbResults(deeppcb, opened.classes, score_threshold=threshold) if deeppcb else None
 
@@ -279,53 +293,6 @@ def evaluate(
 
     loader = (config or Config()).loader
     return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found)
-
-
-def export_model(
-    model: str | Path,
-    *,
-    to: "ExportName",
-    output: str | Path | None = None,
-    int8: bool = False,
-    calibrate: str | Path | None = None,
-    workspace: str | Path | None = None,
-    config: Config | None = None,
-) -> Path:
-    """Write a model as ONNX or OpenVINO files, for other programs to run; returns their directory.
-
-    Args:
-        model: The name of a run, or the path of a model.
-        output: A new directory; default: one in `exports` of the workspace.
-        int8: In 8-bit integers, which is quicker and a little less exact.
-        calibrate: The dataset whose images show what numbers the integers have to cover; int8 needs it.
-        config: `loader` says how images are read.
-
-    >>> import sightline
-    >>> sightline.export_model("boards-nano-1a2b3c4d", to="onnx")  # doctest: +SKIP
-    """
-    from sightline.engines.calibration import calibration_images
-    from sightline.engines.exported import refuse_existing, write_export
-    from sightline.engines.int8 import quantize_form
-    from sightline.engines.onnx_form import export_onnx
-    from sightline.training.model_files import load_model
-
-    if int8 and calibrate is None:
-        raise ConfigError("int8 needs images to calibrate with: give a dataset with --calibrate")
-    if calibrate is not None and not int8:
-        raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
-    place = Workspace.find(workspace)
-    loaded, info = load_model(place.model_location(str(model)))
-    precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
-    name = Path(model).name
-    directory = Path(output) if output else place.root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
-    refuse_existing(directory)  # Before the work, not after it.
-    form = export_onnx(loaded)
-    if calibrate is not None:
-        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), (config or Config()).loader)
-        form = quantize_form(form, loaded, images)
-    about = {"name": name, "model": info.model, "classes": info.classes, "licence": info.licence}
-    write_export(directory, form, loaded, to=to, precision=precision, about=about)
-    return directory
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

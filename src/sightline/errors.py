@@ -4,13 +4,14 @@ SightlineError
 ├── ConfigError            a setting that is unknown or has a wrong value
 ├── NotFoundError          a dataset, file or folder that is not there
 ├── ExistsError            something is there already and would be overwritten
-├── FormatError            annotations that cannot be read as the format they claim to be
+├── FormatError            annotations or a model in a form that is not what it should be
 ├── StorageError           a disk or bucket that refused
 ├── MissingExtraError      an optional package is not installed
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
 ├── TrainingError          a run that cannot go on: a loss that is not finite
 ├── TrackingError          an MLflow server or database that does not answer
+├── GateError              a model that is worse than the one it would replace
 └── ImageError             one image or one annotation that cannot be used; becomes a row in `rejects`
 
 Each message says what was wrong, with the value, and what to do next.
@@ -40,7 +41,7 @@ class ExistsError(SightlineError):
 
 
 class FormatError(SightlineError):
-    """Annotations that cannot be read as the format they claim to be."""
+    """Annotations that cannot be read as the format they claim to be, or a model that is no bundle."""
 
 
 class StorageError(SightlineError):
@@ -57,6 +58,10 @@ class TrainingError(SightlineError):
 
 class TrackingError(SightlineError):
     """An MLflow server or database that does not answer."""
+
+
+class GateError(SightlineError):
+    """A model that is worse than the one it would replace."""
 
 
 class TooManyRejectedError(SightlineError):

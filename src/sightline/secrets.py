@@ -21,6 +21,7 @@ _TOKENS = re.compile(
     r"\b(?:(?:Bearer|Basic)\s+[\w+/=.~-]{8,}|A[KS]IA[0-9A-Z]{16}|dapi[0-9a-f]{32}|gh[pousr]_\w{20,}|hf_\w{20,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
 )
+_DIRECTORIES = ("PWD", "OLDPWD")
 _MIN_ENVIRONMENT_VALUE = 8
 """Shorter values of the environment would be found in innocent words."""
 
@@ -41,7 +42,7 @@ def redact(text: str) -> str:
     'cannot reach http://***@host:5000/api?token=***'
     """
     for name, value in os.environ.items():
-        if len(value) >= _MIN_ENVIRONMENT_VALUE and looks_secret(name):
+        if len(value) >= _MIN_ENVIRONMENT_VALUE and looks_secret(name) and name not in _DIRECTORIES:
             text = text.replace(value, HIDDEN)
     text = _URI.sub(lambda match: match[1] + _without_user(match[2]), text)
     return _TOKENS.sub(HIDDEN, _ASSIGNED.sub(rf"\g<1>\g<2>{HIDDEN}", text))

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from sightline.errors import ConfigError
 
+MODEL = "model"
+"""In a run's directory: its best model."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -31,10 +34,10 @@ class Workspace:
         """The directory of training runs."""
         return self.root / "runs"
 
-    def model_location(self, reference: str) -> Path:
-        """Where a model lies: a name means a run of the workspace; a path means itself, or the run's in it."""
-        place = Path(reference) if is_location(reference) else self.runs / check_name(reference)
-        return place / "model" if (place / "model").is_dir() else place
+    @property
+    def bundles(self) -> Path:
+        """Copies of models from registries and buckets, each under its hash."""
+        return self.root / "models"
 
     def dataset_location(self, reference: str) -> str:
         """Where a dataset lies: a name means a directory of the workspace; a path or URL means itself."""

@@ -1,4 +1,4 @@
-"""Sources and datasets in a bucket, over S3's own protocol."""
+"""Sources, datasets and models in a bucket, over S3's own protocol."""
 
 from pathlib import Path
 
@@ -8,7 +8,9 @@ import pytest
 import sightline
 from sightline.config import LoaderConfig
 from sightline.data.loader import Loader
-from sightline.errors import ExistsError, NotFoundError
+from sightline.errors import DamagedError, ExistsError, NotFoundError
+from sightline.models.bundle import describe, save_bundle
+from sightline.models.factory import make_model
 
 
 @pytest.fixture
@@ -60,3 +62,23 @@ def test_training_reads_single_images_from_a_bucket(bucket: str, dataset: sightl
 def test_nothing_in_the_bucket(bucket: str) -> None:
     with pytest.raises(NotFoundError, match="no dataset"):
         sightline.open_dataset(f"{bucket}/none")
+
+
+def test_a_model_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+    model = make_model("nano", num_classes=2, size=64)
+    made = save_bundle(
+        tmp_path / "made", model.state_dict(), describe(model, name="nano", classes=("a", "b")), {"README.md": b"card"}
+    )
+    storage, path = pyarrow.fs.FileSystem.from_uri(f"{bucket}/models/nano")
+    pyarrow.fs.copy_files(str(made.path), path, pyarrow.fs.LocalFileSystem(), storage)
+    for _ in range(2):
+        found = sightline.load_model(f"{bucket}/models/nano", workspace=tmp_path / "work")
+        assert found.bundle.path == tmp_path / "work" / "models" / made.hash
+    with storage.open_output_stream(f"{path}/weights.safetensors") as stream:
+        stream.write(b"something else")
+    # The copy is known by the hash of the manifest, and that has not changed.
+    assert sightline.load_model(f"{bucket}/models/nano", workspace=tmp_path / "work").bundle.hash == made.hash
+    with pytest.raises(DamagedError, match="is not as it was written"):
+        sightline.load_model(f"{bucket}/models/nano", workspace=tmp_path / "new")
+    with pytest.raises(NotFoundError, match="no model at"):
+        sightline.load_model(f"{bucket}/nothing", workspace=tmp_path / "work")

@@ -20,11 +20,11 @@ from sightline.engines.exported import open_exported
 from sightline.engines.factory import open_engine
 from sightline.errors import ConfigError, ExistsError
 from sightline.metrics.detection import DetectionMetric
+from sightline.models.bundle import open_bundle
 from sightline.models.detector import Detector, Found
 from sightline.models.factory import CLASSIFIERS, FAMILIES
 from sightline.models.nano import NanoDetector
 from sightline.training.evaluate import in_original
-from sightline.training.model_files import load_model
 
 QUICK = ("nano", "resnet18")
 ENGINES = ("torch", "onnxruntime", "openvino")
@@ -71,7 +71,7 @@ def teach(overfitted: Path) -> Any:
     def teach(family: str) -> Taught:
         if family not in taught:
             run = learn(family, overfitted)
-            model, _ = load_model(overfitted / "runs" / run / "model")
+            model = open_bundle(overfitted / "runs" / run / "model").load()
             dataset = sightline.open_dataset(dataset_of(family), workspace=overfitted).select("train")
             images = torch.cat(calibration_images(model, dataset, LoaderConfig()))
             with torch.inference_mode():

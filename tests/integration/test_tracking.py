@@ -4,14 +4,11 @@ import json
 import logging
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +24,6 @@ from sightline.training.loop import Stopped
 PASSWORD = "correct-horse-battery"
 TOKEN = "dapi0123456789abcdef0123456789abcdef"
 SMALL = {"size": 64, "epochs": 2, "batch": 4, "threads": 1}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
-    """The port of an MLflow server, and the directory of all that it stores and logs."""
-    place = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{place}/server.db", "--artifacts-destination", str(place / "files")]
-    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with open(place / "log", "wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, **quiet}, cwd=place, start_new_session=True
-        )
-    try:
-        _wait_until_healthy(port, process, place / "log")
-        yield port, place
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(20)
-
-
-def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(1800):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-            return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.1)
-    raise AssertionError(log.read_text())
 
 
 class Gate:

@@ -19,12 +19,15 @@ LAYERS = [
     {"models"},
     {"engines"},
     {"training", "report"},
-    {"api"},
+    {"registering"},
+    {"api", "model_api"},
     {"cli", "__main__"},
 ]
 OWNERS = {
-    "torch": {"data/worker.py", "models", "engines", "training"},
+    "torch": {"data/worker.py", "models", "engines", "registering", "training"},
     "torchvision": {"models"},
+    "mlflow": {"tracking/pyfunc_model.py", "tracking/pyfunc_shim.py"},
+    "pandas": {"tracking/pyfunc_model.py"},
     "ray": {"training/ray_launcher.py", "training/ray_worker.py"},
 }
 """Files and folders that may import a heavy library at their top, for they are imported only when it is needed."""

@@ -1,5 +1,7 @@
 """Credentials are hidden wherever they stand, and nothing else is."""
 
+from pathlib import Path
+
 import pytest
 
 from sightline.config import load_config
@@ -39,6 +41,7 @@ def test_secrets_are_hidden(text: str, secret: str) -> None:
         "sqlite:////home/ann/my work/mlflow.db",
         "s3://bucket/path@v2/file",
         "mailto ann@example.com",
+        f"no such file: {Path.cwd()}/x",  # Which the environment has as PWD.
         "/Users/ann@example.com/boards",
         "the loss is not finite at step 3: class 1.5",
     ],

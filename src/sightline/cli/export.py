@@ -30,10 +30,10 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write a model as ONNX or OpenVINO files, with a JSON that says what they are."""
-    from sightline import api
+    from sightline import model_api
 
     session = Session(workspace, json, debug, config, sets)
-    directory = api.export_model(
+    directory = model_api.export_model(
         model,
         to=to,
         output=output,

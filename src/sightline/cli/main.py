@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli import data, export, runs, train
+from sightline.cli import data, export, models, runs, train
 from sightline.cli.session import telling_errors
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ data.add_commands(app)
 train.add_commands(app)
 runs.add_commands(app)
 export.add_commands(app)
+models.add_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

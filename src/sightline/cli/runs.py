@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, TrackingUri, WorkspaceOption
+from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, TrackingUri, WorkspaceOption, local_time
 
 if TYPE_CHECKING:
     from sightline.tracking.comparison import Comparison, Row
@@ -73,7 +73,7 @@ def _show_list(session: Session, found: "list[TrackedRun]") -> None:
             "" if run.score is None else f"{run.score:.3f}",
             "" if run.images_per_s is None else f"{run.images_per_s:.1f}",
             str(run.workers),
-            _local_time(run.started),
+            local_time(run.started),
         )
     session.console.print(table)
     if len(found) > 1:
@@ -87,7 +87,7 @@ def _show_comparison(session: Session, comparison: "Comparison") -> None:
     table = Table(box=None)
     table.add_column("")
     for run in comparison.runs:
-        table.add_column(f"{escape(run.name)}\n{_local_time(run.started)}", justify="right", overflow="fold")
+        table.add_column(f"{escape(run.name)}\n{local_time(run.started)}", justify="right", overflow="fold")
     table.add_row("status", *(run.status for run in comparison.runs))
     for title, rows in (
         ("settings that differ", comparison.settings),
@@ -103,9 +103,3 @@ def _show_comparison(session: Session, comparison: "Comparison") -> None:
 
 def _texts(row: "Row") -> list[str]:
     return ["-" if value is None else f"{value:,.4g}" if isinstance(value, float) else value for value in row]
-
-
-def _local_time(started: str) -> str:
-    from datetime import datetime
-
-    return datetime.fromisoformat(started).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -61,6 +61,11 @@ class Session:
         """Whether torchrun started this process as one of the others; rank 0 speaks for all."""
         return int(os.environ.get("RANK", "0")) > 0 and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody is there to answer a question."""
+        return sys.stdin.isatty() and not self.json
+
     def config(self, **flags: dict[str, Any]) -> "Config":
         """The settings: defaults, file, --set, then the command's own flags."""
         from sightline.config import load_config
@@ -102,6 +107,13 @@ class Session:
                 bar.update(task, completed=done, rate=rate + (f", {rejected} rejected" if rejected else ""))
 
             yield update
+
+
+def local_time(moment: str) -> str:
+    """A moment in ISO 8601, as a clock here shows it."""
+    from datetime import datetime
+
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 @contextmanager

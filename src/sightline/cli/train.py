@@ -27,7 +27,7 @@ def train(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="What it starts from: coco, imagenet, none, a file or a run.", show_default="what is at hand"
+            help="What it starts from: coco, imagenet, none, a file or a model.", show_default="what is at hand"
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="How often every image is seen.", show_default=False)] = None,
@@ -58,6 +58,9 @@ def train(
         bool, typer.Option("--scale-lr", help="Raise the learning rate with the batch (it is meant for 4).")
     ] = False,
     name: Annotated[str | None, typer.Option(help="What to call the run.", show_default="by its settings")] = None,
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep its model in the registry.", show_default=False)
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if this run is unfinished.")] = False,
     tracking_uri: TrackingUri = None,
     no_track: Annotated[bool, typer.Option("--no-track", help="Do not keep the run in MLflow.")] = False,
@@ -89,6 +92,7 @@ def train(
                 workspace=workspace,
                 config=settings,
                 name=name,
+                register=register,
                 fresh=fresh,
                 on_step=line.on_step,
                 on_scores=line.on_scores,
@@ -103,7 +107,7 @@ def train(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="Name of a run, or the path of a model.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="A run, a registered model, a path or a URL.", show_default=False)],
     dataset: Annotated[str, typer.Argument(help="Name of a dataset, or a path or URL to one.", show_default=False)],
     split: Annotated[str, typer.Option(help="Which images.")] = "test",
     iou: Annotated[
@@ -155,6 +159,7 @@ def evaluate(
             workspace=workspace,
             config=settings,
             progress=progress,
+            on_note=session.say,
         )
     session.finish(json_module.loads(result.to_json()), lambda: _show_scores(session, result, write_deeppcb))
 
@@ -182,6 +187,8 @@ def _show_run(session: Session, result: "RunResult", dataset: str) -> None:
     session.say(f"curve and pictures are in {result.directory}")
     if result.tracked_in:
         session.say(f"compare it with: sightline runs (MLflow at {result.tracked_in})")
+    if result.registered:
+        session.say(f"its model is now {result.registered}: sightline models show {result.registered}")
     session.say(f"score it with: sightline evaluate {result.name} {dataset}")
 
 

@@ -95,6 +95,20 @@ def decode(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
             return simplejpeg.decode_jpeg(data)  # type: ignore[no-any-return]
         except ValueError:
             pass  # Warnings count as errors there: let Pillow decide whether the pixels are whole.
+    return _upright(image, orientation)
+
+
+def decode_pil(image: Image.Image, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """An image that somebody has opened with Pillow, in the same form; it is left as it is."""
+    _check_pixels(image.size, max_pixels)
+    try:
+        value: Any = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # As for bytes: broken EXIF says nothing of the pixels.
+        value = 1
+    return _upright(image, value if isinstance(value, int) else 1)
+
+
+def _upright(image: Image.Image, orientation: int) -> NDArray[np.uint8]:
     pixels = _to_rgb(_load(image), str(image.format))
     if orientation in _TURNS and not isinstance(image, TiffImageFile):  # Pillow turns TIFFs itself.
         pixels = pixels.transpose(_TURNS[orientation])
@@ -189,7 +203,7 @@ def _orientation(image: ImageFile.ImageFile, data: EncodedImage) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _load(image: ImageFile.ImageFile) -> ImageFile.ImageFile:
+def _load(image: Image.Image) -> Image.Image:
     try:
         image.load()
     except Exception as error:

@@ -113,6 +113,7 @@ FAMILIES: dict[str, Family] = {
         lambda num_classes, size: NanoDetector(num_classes, size=size),
         scratch=Recipe("adamw", lr=2e-3, weight_decay=0.05),
         tuned=Recipe("adamw", lr=1e-3, weight_decay=0.05),
+        licence="Apache-2.0",
     ),
     "ssdlite": _detector(
         tvd.ssdlite320_mobilenet_v3_large,

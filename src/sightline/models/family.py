@@ -33,6 +33,7 @@ class Family:
         urls: Where its published weights are, by name: "coco" for the whole detector, "imagenet" for its backbone.
         scratch: How it learns from fresh weights.
         tuned: How it learns from weights that were trained before.
+        licence: Of the code that defines it.
     """
 
     make: Callable[[int, int], Detector]
@@ -42,3 +43,4 @@ class Family:
     urls: dict[str, str] = field(default_factory=dict)
     scratch: Recipe = Recipe("adamw", lr=5e-4, weight_decay=0.05)
     tuned: Recipe = Recipe("sgd", lr=0.005, weight_decay=5e-4, batchnorm="frozen")
+    licence: str = "BSD-3-Clause"

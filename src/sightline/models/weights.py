@@ -5,7 +5,6 @@ models. What depends on the number of classes (`Detector.heads`) starts fresh wh
 does not fit is an error, for then the file is of another model.
 """
 
-import hashlib
 import pickle
 import re
 import shutil
@@ -20,8 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError
+from sightline.data.manifest import hash_file
+from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError, TrainingError
 from sightline.models.detector import Detector
+
+Weights = dict[str, Tensor]
+"""Tensors by name: a state_dict."""
 
 _TIMEOUT_S = 30
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,})\.")
@@ -35,6 +38,26 @@ _PLACES = (
     ("features.", "model.backbone.body."),
 )
 """How names in files become ours (one beginning for another): our own, whole models of torchvision, backbones."""
+
+
+class NotFiniteError(TrainingError):
+    """Weights that must never be saved."""
+
+
+def refuse_not_finite(weights: Weights) -> None:
+    """Raise for weights that must never be saved."""
+    bad = _not_finite(weights)
+    if bad:
+        raise NotFiniteError(f"weights are not finite: {_some(bad)}")
+
+
+def plain_weights(weights: Weights) -> Weights:
+    """Contiguous copies on the CPU, as safetensors wants them."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+
+
+def _not_finite(weights: Weights) -> list[str]:
+    return [name for name, tensor in weights.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
 
 
 @dataclass(frozen=True)
@@ -103,12 +126,6 @@ def hash_in_name(file: Path) -> str:
     return found[1] if found else ""
 
 
-def hash_file(file: Path) -> str:
-    """SHA-256 of a file."""
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def read_weights(file: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file or of one that torch wrote; nothing in it is run.
 
@@ -129,7 +146,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             f"({_first_line(error)}): save a state_dict with torch.save or safetensors"
         ) from None
     weights = _unwrap(found, file)
-    broken = [name for name, tensor in weights.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    broken = _not_finite(weights)
     if broken:
         raise DamagedError(f"weights {str(file)!r} hold numbers that are not finite: {_some(broken)}")
     return weights

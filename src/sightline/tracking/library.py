@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sightline.errors import TrackingError
+from sightline.errors import SightlineError, TrackingError
 from sightline.secrets import hide_parts
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def telling(uri: str) -> Iterator[None]:
     """Turn whatever MLflow raises into one sentence that holds no credentials."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit, TrackingError):
+    except (KeyboardInterrupt, SystemExit, SightlineError):
         raise
     except Exception as error:
         # MLflow lets the errors of its database, HTTP and cloud libraries through: they have no base of their own.
@@ -79,3 +79,4 @@ def _import_quietly() -> None:
     variables.MLFLOW_HTTP_REQUEST_MAX_RETRIES.default = 2
     variables.MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR.default = 1
     variables.MLFLOW_HTTP_REQUEST_TIMEOUT.default = 20
+    variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.default = False

@@ -85,7 +85,7 @@ def this_machine(placement: Placement, *, environment: Mapping[str, str] = os.en
         memory_mb=_memory_mb(),
         system=f"{platform.system()} {platform.machine()}",
         placement=placement,
-        versions={"sightline": __version__, "python": platform.python_version(), **_versions()},
+        versions=library_versions(),
     )
 
 
@@ -122,8 +122,9 @@ def _memory_mb() -> int:
     return min(total, int(limit) if limit.isdigit() else total) // _MB
 
 
-def _versions() -> dict[str, str]:
-    found = {}
+def library_versions() -> dict[str, str]:
+    """Sightline, Python and the libraries that decide what a run gives and how fast it is."""
+    found = {"sightline": __version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         try:
             found[name] = version(name)

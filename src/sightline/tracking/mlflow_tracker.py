@@ -42,6 +42,14 @@ def open_tracker(config: TrackingConfig, root: Path) -> Tracker:
     return MlflowTracker(store, client, store.make_experiment(client))
 
 
+def noted_run(directory: Path) -> str | None:
+    """The id of the run of MLflow that a run's directory names, if it names one."""
+    try:
+        return str(json.loads((directory / NOTE).read_text("utf-8"))["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class MlflowTracker:
     """One run in MLflow."""
 
@@ -58,7 +66,7 @@ class MlflowTracker:
     def start(self, run: RunFacts) -> bool:
         """Begin a run, or go on with the one that its directory names, if that is still there."""
         with telling(self._store.uri):
-            known = self._go_on(run.directory / NOTE)
+            known = self._go_on(run.directory)
             goes_on = known is not None
             if known is None:
                 created = self._client.create_run(self._experiment_id, run_name=run.name)
@@ -99,13 +107,13 @@ class MlflowTracker:
             with redirect_stdout(io.StringIO()):  # MLflow prints the run's address, password and all.
                 self._client.set_terminated(self._run_id, status=status)
 
-    def _go_on(self, note: Path) -> dict[str, str] | None:
+    def _go_on(self, directory: Path) -> dict[str, str] | None:
         """The settings that MLflow has of the noted run, after opening it again; None if there is none."""
-        try:
-            run_id = str(json.loads(note.read_text("utf-8"))["run_id"])
-            found = self._client.get_run(run_id)
-        except (OSError, ValueError, KeyError, TypeError):
+        run_id = noted_run(directory)
+        if run_id is None:
             return None
+        try:
+            found = self._client.get_run(run_id)
         except Exception as error:
             if is_missing(error):
                 return None

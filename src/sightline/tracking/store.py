@@ -46,6 +46,11 @@ class Store:
         """Where runs are kept, as it may be shown."""
         return str(self.database) if self.database else hide_parts(self.uri, self.uri)
 
+    @property
+    def is_database(self) -> bool:
+        """Whether this process writes to the database itself, without a server between."""
+        return self.uri.partition("://")[0].partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
+
     def open(self) -> "MlflowClient":
         """A client; the database and its directory are made if need be."""
         if self.database:

@@ -9,7 +9,6 @@ seen.json               images of the epoch so far, if the run is verified
 manifest.json           size and SHA-256 of each file; written last
 """
 
-import hashlib
 import io
 import json
 import os
@@ -24,17 +23,11 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from sightline.data.disk import sync
-from sightline.errors import DamagedError, StorageError, TrainingError
-
-MANIFEST = "manifest.json"
-Weights = dict[str, Tensor]
-
-
-class NotFiniteError(TrainingError):
-    """Weights that must never be saved."""
+from sightline.data.manifest import verify_manifest, write_manifest
+from sightline.errors import DamagedError, StorageError
+from sightline.models.weights import Weights, plain_weights, refuse_not_finite
 
 
 @dataclass(frozen=True)
@@ -154,41 +147,10 @@ def _load_tensors(file: Path) -> dict[str, Any]:
         raise DamagedError(f"{str(file)!r} holds more than tensors and numbers: {str(error)[:200]}") from None
 
 
-def refuse_not_finite(weights: Weights) -> None:
-    """Raise for weights that must never be saved."""
-    bad = [name for name, tensor in weights.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
-    if bad:
-        raise NotFiniteError(f"weights are not finite: {', '.join(bad[:3])}")
-
-
-def write_manifest(directory: Path) -> None:
-    """Note size and hash of every file, after syncing each to the disk."""
-    files = {}
-    for file in sorted(directory.iterdir()):
-        sync(file)
-        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-    manifest = directory / MANIFEST
-    manifest.write_text(json.dumps({"files": files}, indent=1), "utf-8")
-    sync(manifest)
-    sync(directory)
-
-
-def verify_manifest(directory: Path) -> None:
-    """Raise unless every file is as the manifest says."""
-    try:
-        files = json.loads((directory / MANIFEST).read_text("utf-8"))["files"]
-        for name, noted in files.items():
-            file = directory / name
-            if file.stat().st_size != noted["bytes"] or _sha256(file) != noted["sha256"]:
-                raise DamagedError(f"{str(file)!r} is not as it was written")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{str(directory)!r} is not complete: {error}") from None
-
-
 def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
-    save_file(_plain(checkpoint.weights), directory / "weights.safetensors")
+    save_file(plain_weights(checkpoint.weights), directory / "weights.safetensors")
     if checkpoint.ema is not None:
-        save_file(_plain(checkpoint.ema), directory / "ema.safetensors")
+        save_file(plain_weights(checkpoint.ema), directory / "ema.safetensors")
     written = io.BytesIO()  # Not straight to the disk: when that is full, torch's own message does not say so.
     torch.save(checkpoint.optimizer, written)
     (directory / "optimizer.pt").write_bytes(written.getbuffer())
@@ -196,13 +158,3 @@ def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
     if checkpoint.seen:
         (directory / "seen.json").write_text(json.dumps(checkpoint.seen), "utf-8")
     write_manifest(directory)
-
-
-def _plain(weights: Weights) -> Weights:
-    """Contiguous copies on the CPU, as safetensors wants them."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from sightline.training.checkpoint import Weights
+from sightline.models.weights import Weights
 
 
 class MovingAverage:

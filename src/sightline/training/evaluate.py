@@ -1,7 +1,8 @@
 """A model scored on a split of a dataset; workers share the images, and their results are merged exactly."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -9,12 +10,14 @@ import torch
 from sightline.config import LoaderConfig
 from sightline.data.dataset import Dataset
 from sightline.data.loader import Batch, Loader
-from sightline.metrics.classification import ClassificationMetric, ClassificationResult
+from sightline.errors import ConfigError
+from sightline.metrics.classification import ClassificationMetric, ClassificationResult, ClassRates
 from sightline.metrics.columns import Detections
 from sightline.metrics.detection import DetectionMetric
-from sightline.metrics.result import DetectionResult
+from sightline.metrics.result import ClassResult, DetectionResult
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector, Found
+from sightline.models.info import ModelInfo
 from sightline.models.letterbox import Letterbox, boxes_to_original
 from sightline.training.collective import Alone, Collective
 from sightline.training.step import to_device
@@ -37,6 +40,15 @@ def make_metric(
     if iou is None:
         return DetectionMetric(dataset.classes, score_threshold=score_threshold)
     return DetectionMetric(dataset.classes, iou_thresholds=(iou,), operating_iou=iou, score_threshold=score_threshold)
+
+
+def check_classes(info: ModelInfo, dataset: Dataset) -> None:
+    """Raise unless a model and a dataset have the same classes in the same order."""
+    if list(dataset.classes) != list(info.classes):
+        raise ConfigError(
+            f"the model finds {', '.join(info.classes[:6])}; dataset {dataset.info.name!r} has "
+            f"{', '.join(dataset.classes[:6])}: ingest it with --classes in the model's order"
+        )
 
 
 def evaluate(
@@ -81,16 +93,31 @@ def score_model(
     iou: float | None = None,
     collective: Collective | None = None,
 ) -> dict[str, float]:
-    """The figures that choose the best epoch; `score` is mAP50, mAP at the overlap asked for, or accuracy."""
+    """The figures that choose the best epoch; `score` is mAP50, mAP at the overlap asked for, or accuracy.
+
+    Those of single classes are named `FIGURE/INDEX OF THE CLASS`.
+    """
     found = evaluate(model, dataset, make_metric(model, dataset, iou=iou), loader=loader, collective=collective)
+    by_class = _by_class(found)
     if isinstance(found, ClassificationResult):
-        return {"score": found.accuracy, "accuracy": found.accuracy}
+        return {"score": found.accuracy, "accuracy": found.accuracy, **by_class}
     scores = {"score": found.map50, "map": found.map, "map50": found.map50, "f1": found.rates.f1}
     if iou is not None:
         scores = {"score": found.map, f"map{round(100 * iou)}": found.map, "f1": found.rates.f1}
     # Where the split has no box, or nothing was found, there is no figure; a run goes on all the same.
-    known = {name: 0.0 if math.isnan(value) else value for name, value in scores.items()}
+    known = {name: 0.0 if math.isnan(value) else value for name, value in scores.items()} | by_class
     return known if math.isnan(found.score) else {**known, "score_threshold": found.score}
+
+
+def _by_class(found: DetectionResult | ClassificationResult) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    rows: Sequence[ClassResult | ClassRates] = found.per_class
+    for index, row in enumerate(rows):
+        values = {"count": float(row.num_true), **asdict(row.rates)}
+        if isinstance(row, ClassResult):
+            values |= {"ap": row.ap, "ap50": row.ap50}
+        figures |= {f"{name}/{index}": value for name, value in values.items() if not math.isnan(value)}
+    return figures
 
 
 def _found(

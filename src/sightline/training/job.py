@@ -13,7 +13,8 @@ from sightline.data.dataset import Dataset
 from sightline.data.loader import Loader
 from sightline.models.detector import Detector
 from sightline.models.factory import make_model
-from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, CheckpointStore, Weights
+from sightline.models.weights import Weights
+from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, CheckpointStore
 from sightline.training.collective import Collective
 from sightline.training.evaluate import score_model
 from sightline.training.loop import OnStep, Progress, Trainer

@@ -14,8 +14,9 @@ from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
 from sightline.errors import TrainingError
 from sightline.models.detector import Detector
+from sightline.models.weights import NotFiniteError
 from sightline.training.batchnorm import share_batchnorm
-from sightline.training.checkpoint import Checkpoint, CheckpointStore, NotFiniteError
+from sightline.training.checkpoint import Checkpoint, CheckpointStore
 from sightline.training.collective import Alone, Collective
 from sightline.training.ema import MovingAverage
 from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
@@ -28,7 +29,12 @@ from sightline.training.verify import Verifier
 
 @dataclass
 class Progress:
-    """Where a run stands; what a checkpoint says in JSON."""
+    """Where a run stands; what a checkpoint says in JSON.
+
+    Attributes:
+        best_classes: Figures of single classes in the best epoch, named `FIGURE/INDEX OF THE CLASS`.
+        history: Scores of every evaluation, without those of single classes.
+    """
 
     epoch: int = 0
     position: int = 0
@@ -36,6 +42,7 @@ class Progress:
     best_score: float = -1.0
     best_epoch: int = 0
     finished: bool = False
+    best_classes: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
 
     def ended(self, epochs: int) -> bool:
@@ -176,12 +183,14 @@ class Trainer:
 
     def _score(self) -> None:
         started, progress = time.perf_counter(), self.progress
-        scores = self._evaluate_average()
+        found = self._evaluate_average()
+        scores = {name: value for name, value in found.items() if "/" not in name}
         self.seconds["evaluation"] += time.perf_counter() - started
         progress.history.append({"epoch": progress.epoch, "step": progress.step, **scores})
         self.on_scores(progress.epoch, scores)
         if scores["score"] > progress.best_score:
             progress.best_score, progress.best_epoch = scores["score"], progress.epoch
+            progress.best_classes = {name: value for name, value in found.items() if "/" in name}
             self.save_best()
 
     def _evaluate_average(self) -> dict[str, float]:

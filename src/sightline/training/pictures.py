@@ -1,5 +1,6 @@
-"""Pictures that a run leaves: what its best model finds in some validation images, beside the truth."""
+"""Pictures that a run leaves, of what its best model finds in validation images, and the bundle that shows them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,21 +9,22 @@ import torch
 from sightline.data.dataset import Dataset
 from sightline.data.decode import decode
 from sightline.errors import ImageError
+from sightline.models.bundle import CARD, Bundle, save_bundle
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector
+from sightline.models.info import ModelInfo
+from sightline.models.predictor import DEFAULT_THRESHOLD
+from sightline.report.card import model_card
 from sightline.report.predictions import Prediction, draw_prediction
 from sightline.training.evaluate import in_original
-from sightline.training.model_files import load_model
 
 COUNT = 6
-_THRESHOLD = 0.3
-"""Where validation has chosen none."""
 
 
-def draw_predictions(model_directory: Path, dataset: Dataset, to: Path) -> None:
-    """Write a few images with what the model in a directory finds in them."""
-    model, info = load_model(model_directory)
-    threshold = info.score_threshold or _THRESHOLD
+def draw_predictions(model: Detector, dataset: Dataset, to: Path, *, score_threshold: float | None) -> None:
+    """Write a few images with what a model finds in them."""
+    model.eval()
+    threshold = score_threshold or DEFAULT_THRESHOLD
     to.mkdir(exist_ok=True)
     for number, position in enumerate(_choose(dataset)):
         try:
@@ -32,6 +34,13 @@ def draw_predictions(model_directory: Path, dataset: Dataset, to: Path) -> None:
         found = _predict(model, dataset, position, pixels, threshold)
         sheet = draw_prediction(pixels, dataset.annotation(position), found, classes=dataset.classes)
         sheet.save(to / f"{number:02d}.jpg", quality=88)
+
+
+def save_with_card(directory: Path, model: Detector, info: ModelInfo, drawn: Sequence[Path] = ()) -> Bundle:
+    """Write a model's bundle, with a card that shows some pictures."""
+    pictures = {f"picture-{number:02d}.jpg": file.read_bytes() for number, file in enumerate(drawn)}
+    card = model_card(info, list(pictures)).encode()
+    return save_bundle(directory, model.state_dict(), info, {CARD: card, **pictures})
 
 
 def _choose(dataset: Dataset) -> list[int]:

@@ -9,11 +9,14 @@ from typing import Any
 
 from sightline.config import Config, TrainConfig
 from sightline.data.dataset import Dataset
-from sightline.errors import ConfigError, DamagedError, NotFoundError
+from sightline.data.manifest import hash_file
+from sightline.errors import ConfigError, DamagedError, FormatError, NotFoundError
+from sightline.models.bundle import DESCRIPTION, WEIGHTS, open_bundle
 from sightline.models.detector import Detector
 from sightline.models.factory import FAMILIES, family_of
-from sightline.models.weights import cached_file, fetch_weights, hash_file, hash_in_name, load_weights
-from sightline.training.model_files import DESCRIPTION, WEIGHTS, ModelInfo, read_info
+from sightline.models.info import ModelInfo
+from sightline.models.reference import Finder
+from sightline.models.weights import cached_file, fetch_weights, hash_in_name, load_weights
 from sightline.training.precision import pick_device, pick_precision
 from sightline.workspace import Workspace
 
@@ -46,7 +49,9 @@ def resolve_training(
 ) -> tuple[Config, list[str]]:
     """Settings without anything left open, and what there is to say about them. Resolving twice changes nothing."""
     train = config.train
-    start = _choose(train, dataset.info.task, workspace or Workspace.find())
+    notes: list[str] = []
+    finder = Finder(workspace or Workspace.find(), config.tracking, notes.append)
+    start = _choose(train, dataset.info.task, finder)
     family = family_of(start.model)
     file = weights_file(start.model, start.weights)
     recipe = family.scratch if file is None else family.tuned
@@ -64,7 +69,7 @@ def resolve_training(
         "precision": pick_precision(train.precision, pick_device(train.device), depthwise=family.depthwise),
     }
     resolved = config.model_copy(update={"train": train.model_copy(update=values)})
-    notes = [start.why] if start.why else []
+    notes += [start.why] if start.why else []
     if train.scale_lr:
         notes.append(f"learning rate {values['lr']:g}: {lr:g} for a batch of {_USUAL_BATCH}, scaled to {train.batch}")
     return resolved, notes
@@ -89,13 +94,13 @@ def start_from_weights(model: Detector, train: TrainConfig, dataset: Dataset) ->
     if file is None:
         return None
     own = _own_model(file)
-    same_classes = own is None or own.classes == list(dataset.classes)
+    same_classes = own is None or list(own.classes) == list(dataset.classes)
     return f"weights {file.name}: {load_weights(model, file, heads=same_classes)}"
 
 
-def _choose(train: TrainConfig, task: str, workspace: Workspace) -> Start:
+def _choose(train: TrainConfig, task: str, finder: Finder) -> Start:
     """Which model and weights; says why where the user left it open."""
-    weights = train.weights if train.weights in ("auto", "none", *_PUBLISHED) else _find_file(train.weights, workspace)
+    weights = train.weights if train.weights in ("auto", "none", *_PUBLISHED) else _find_file(train.weights, finder)
     if train.model != "auto":
         return _choose_weights(train.model, weights)
     if weights not in ("auto", "none", *_PUBLISHED):
@@ -135,22 +140,23 @@ def _at_hand(model: str, weights: str) -> bool:
     return url is not None and cached_file(url).is_file()
 
 
-def _find_file(reference: str, workspace: Workspace) -> str:
-    """The absolute path of weights that are a file, the directory of a model, or the name of a run."""
+def _find_file(reference: str, finder: Finder) -> str:
+    """The absolute path of weights that are a file, or those of a bundle: a run's, a registered one, one elsewhere."""
     file = Path(reference).expanduser()
     if not file.is_file():
-        file = workspace.model_location(reference) / WEIGHTS
-    if not file.is_file():
-        raise NotFoundError(
-            f"weights {reference!r} are not there: give coco, imagenet, none, a file, the directory of a model, or the "
-            f"name of a run in {str(workspace.runs)!r}"
-        )
+        try:
+            file = finder.find(reference).path / WEIGHTS
+        except (NotFoundError, FormatError) as error:
+            raise NotFoundError(
+                f"weights {reference!r} are not there: give coco, imagenet, none, a file, or a model by name, path or "
+                f"URL ({error})"
+            ) from None
     return str(file.resolve())
 
 
 def _own_model(file: Path) -> ModelInfo | None:
     """What our own model is, if the file is the weights of one."""
-    return read_info(file.parent) if file.name == WEIGHTS and (file.parent / DESCRIPTION).is_file() else None
+    return open_bundle(file.parent).info if file.name == WEIGHTS and (file.parent / DESCRIPTION).is_file() else None
 
 
 def _model_of_file(file: Path, task: str) -> str:

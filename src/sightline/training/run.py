@@ -14,19 +14,22 @@ import torch
 from sightline.config import Config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError
+from sightline.models.bundle import describe
 from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
+from sightline.models.info import DatasetNote, ModelInfo, RunNote
+from sightline.tracking.mlflow_tracker import noted_run
 from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.job import BEST, CHECKPOINTS, Desk, Job, Outcome, Watcher
 from sightline.training.keeper import Keeper
 from sightline.training.launch import is_joined, joined_rank, open_launcher, train_joined
 from sightline.training.loop import Progress
-from sightline.training.model_files import ModelInfo, save_model
-from sightline.training.pictures import draw_predictions
-from sightline.training.record import RunRecord
+from sightline.training.pictures import draw_predictions, save_with_card
+from sightline.training.record import PREDICTIONS, RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
 from sightline.training.validation import divide
+from sightline.workspace import MODEL
 
 LOCK = ".lock"
 IDENTITY = "identity.txt"
@@ -43,6 +46,7 @@ class RunResult:
         resumed_at_step: The step from which it went on; 0 for a fresh run.
         images_per_s: Images in a second of training, over all processes of the run.
         tracked_in: Where MLflow keeps it; empty if it is not tracked.
+        registered: The version that its model became in the registry; empty if none was asked for.
     """
 
     name: str
@@ -58,6 +62,7 @@ class RunResult:
     images_per_s: float
     peak_memory_mb: float
     tracked_in: str
+    registered: str = ""
 
 
 def run_name(dataset: Dataset, config: Config) -> str:
@@ -102,8 +107,11 @@ def train_run(
             else:
                 outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
                 keeper.conclude(outcome)
-            _save_best(model, dataset, config, directory)
-            record.conclude(lambda to: draw_predictions(directory / "model", parts.validation, to))
+            info = _take_best(model, dataset, config, directory)
+            record.conclude(
+                lambda to: draw_predictions(model, parts.validation, to, score_threshold=info.score_threshold)
+            )
+            save_with_card(directory / MODEL, model, info, sorted((directory / PREDICTIONS).glob("*.jpg")))
     result = _result(directory, model, outcome)
     return replace(
         result,
@@ -194,18 +202,21 @@ def _check(dataset: Dataset, config: Config) -> None:
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
 
 
-def _save_best(model: Detector, dataset: Dataset, config: Config, directory: Path) -> None:
+def _take_best(model: Detector, dataset: Dataset, config: Config, directory: Path) -> ModelInfo:
+    """Put the best weights of a run into the model, and say what it is now."""
     best = CheckpointDirectory(directory / BEST).load_latest()
     assert best is not None, "a run that ended has scored at least once"
+    model.load_state_dict(best.ema or best.weights)
     # Its own scores: a kill between the best model and the next checkpoint leaves one that the run does not remember.
-    scores = best.progress["history"][-1]
-    info = ModelInfo(
-        model=config.train.model,
-        classes=list(dataset.classes),
-        size=model.size,
-        dataset=dataset.info.name,
-        dataset_hash=dataset.info.content_hash,
+    noted = Progress(**best.progress)
+    scores = noted.history[-1]
+    return describe(
+        model,
+        name=config.train.model,
+        classes=tuple(dataset.classes),
         score_threshold=scores.get("score_threshold"),
-        scores=scores,
+        metrics=scores,
+        per_class=noted.best_classes,
+        dataset=DatasetNote(name=dataset.info.name, content_hash=dataset.info.content_hash),
+        run=RunNote(name=directory.name, run_id=noted_run(directory)),
     )
-    save_model(directory / "model", best.ema or best.weights, info)

@@ -1,6 +1,5 @@
 """Checkpoints are complete or absent, whatever happens to the disk."""
 
-import json
 import os
 import resource
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sightline.data.manifest import write_manifest
 from sightline.errors import DamagedError, StorageError, TrainingError
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
 
@@ -100,15 +100,8 @@ def test_no_pickle_is_loaded(tmp_path: Path) -> None:
     directory = CheckpointDirectory(tmp_path / "run")
     place = directory.save(checkpoint(1))
     torch.save(Evil(), place / "optimizer.pt")
-    manifest = json.loads((place / "manifest.json").read_text())
-    file = place / "optimizer.pt"
-    import hashlib
-
-    manifest["files"]["optimizer.pt"] = {
-        "bytes": file.stat().st_size,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-    }
-    (place / "manifest.json").write_text(json.dumps(manifest))
+    (place / "manifest.json").unlink()
+    write_manifest(place)
     with pytest.raises(DamagedError, match=r"optimizer\.pt"):
         load_checkpoint(place)
     assert not (tmp_path / "ran").exists()

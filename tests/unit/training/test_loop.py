@@ -21,12 +21,12 @@ from sightline.api import train as sightline_train
 from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, TrainingError
+from sightline.models.bundle import open_bundle
 from sightline.models.nano import NanoDetector
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.ema import MovingAverage
 from sightline.training.job import Watcher
 from sightline.training.loop import Progress, Stopped
-from sightline.training.model_files import load_model
 from sightline.training.precision import Precision
 from sightline.training.run import run_name, train_run
 from sightline.training.schedule import learning_rate
@@ -245,7 +245,7 @@ def test_a_run_goes_on_from_the_weights_of_another(shapes: Dataset, tmp_path: Pa
     train_run(shapes, settings, tmp_path / "second", watcher=Watcher(on_note=notes.append))
     assert len(notes) == 2
     assert re.match(r"weights weights\.safetensors: took (\d+) of \1 tensors$", notes[1])
-    one, other = (load_model(tmp_path / name / "model")[0].state_dict() for name in ("first", "second"))
+    one, other = (open_bundle(tmp_path / name / "model").load().state_dict() for name in ("first", "second"))
     torch.testing.assert_close(other["net.box_map.weight"], one["net.box_map.weight"], rtol=0, atol=1e-6)
     saved = json.loads((tmp_path / "second" / "config.json").read_text())["train"]
     assert (saved["optimizer"], saved["batchnorm"], saved["weights_hash"]) == ("adamw", "sync", ANY)
@@ -264,9 +264,18 @@ def test_the_rate_rises_for_a_share_of_the_run_then_falls(schedule: str, end: fl
 
 def test_the_best_model_is_kept_and_loads(shapes: Dataset, tmp_path: Path) -> None:
     result = train_run(shapes, config(), tmp_path)
-    model, info = load_model(tmp_path / "model")
-    assert info.classes == list(shapes.classes)
-    assert info.scores["score"] == result.best_score
+    bundle = open_bundle(tmp_path / "model")
+    model, info = bundle.load(), bundle.info
+    assert info.classes == tuple(shapes.classes)
+    assert info.metrics["score"] == result.best_score
+    assert info.dataset is not None
+    assert info.dataset.content_hash == shapes.info.content_hash
+    assert len(info.per_class) == len(info.classes)
+    assert all(("ap50" in row) == (row["count"] > 0) for row in info.per_class)
+    assert "![" in (tmp_path / "model" / "README.md").read_text()
+    assert len(bundle.pictures) == len(list((tmp_path / "predictions").iterdir())) > 0
+    train_run(shapes, config(), tmp_path)
+    assert open_bundle(tmp_path / "model") == bundle  # A run that had ended keeps its model.
     assert len(model.detect(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))) == 2
 
 

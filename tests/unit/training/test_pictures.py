@@ -4,7 +4,6 @@ from pathlib import Path
 
 import sightline
 from sightline.models.factory import make_model
-from sightline.training.model_files import ModelInfo, save_model
 from sightline.training.pictures import draw_predictions
 
 
@@ -13,7 +12,5 @@ def test_images_that_are_made_smaller_are_drawn(tmp_path: Path) -> None:
     sightline.synth("shapes", "set", images=4, workspace=tmp_path)
     dataset = sightline.open_dataset("set", workspace=tmp_path)
     model = make_model("nano", num_classes=3, size=32)
-    info = ModelInfo("nano", list(dataset.classes), 32, "set", dataset.info.content_hash, None, {})
-    save_model(tmp_path / "model", model.state_dict(), info)
-    draw_predictions(tmp_path / "model", dataset, tmp_path / "pictures")
+    draw_predictions(model, dataset, tmp_path / "pictures", score_threshold=None)
     assert list((tmp_path / "pictures").iterdir())

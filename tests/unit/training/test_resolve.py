@@ -11,9 +11,9 @@ from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError
 from sightline.models import weights as weights_module
+from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import FAMILIES, make_model
 from sightline.models.weights import cached_file
-from sightline.training.model_files import ModelInfo, save_model
 from sightline.training.resolve import resolve_training, start_from_weights
 from sightline.training.run import run_name
 from sightline.workspace import Workspace
@@ -66,8 +66,7 @@ def config(**train: object) -> Config:
 
 def own_model(place: Path, dataset: Dataset, name: str = "nano") -> dict[str, torch.Tensor]:
     model = make_model(name, num_classes=len(dataset.classes), size=64)
-    info = ModelInfo(name, list(dataset.classes), 64, "shapes", "x", None, {})
-    save_model(place, model.state_dict(), info)
+    save_bundle(place, model.state_dict(), describe(model, name=name, classes=tuple(dataset.classes)), {})
     return model.state_dict()
 
 
@@ -136,8 +135,9 @@ def test_a_run_of_ours_by_name_directory_or_file(shapes: Dataset, root: Path, tm
 
 
 def test_heads_of_other_classes_start_fresh(shapes: Dataset, classes: Dataset, tmp_path: Path) -> None:
-    info = ModelInfo("nano", [f"other {name}" for name in shapes.classes], 64, "x", "x", None, {})
-    save_model(tmp_path / "model", make_model("nano", num_classes=len(shapes.classes)).state_dict(), info)
+    model = make_model("nano", num_classes=len(shapes.classes))
+    info = describe(model, name="nano", classes=tuple(f"other {name}" for name in shapes.classes))
+    save_bundle(tmp_path / "model", model.state_dict(), info, {})
     train = resolve_training(config(weights=str(tmp_path / "model")), shapes)[0].train
     said = start_from_weights(make_model("nano", num_classes=len(shapes.classes)), train, shapes)
     assert "2 of the model start fresh (net.class_map.weight, net.class_map.bias)" in str(said)

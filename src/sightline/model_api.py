@@ -1,0 +1,348 @@
+"""The verbs about models that are kept: load, register, compare, promote, delete, import, export."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sightline.config import Config
+from sightline.errors import ConfigError, ExistsError, NotFoundError
+from sightline.workspace import Workspace, check_name, is_location
+
+if TYPE_CHECKING:
+    from sightline.engines.exported import ExportName
+    from sightline.models.bundle import Bundle
+    from sightline.models.predictor import Predictor
+    from sightline.models.reference import Finder
+    from sightline.registering.gate import Promotion
+    from sightline.registering.scoring import ModelComparison
+    from sightline.tracking.registry import ModelVersion, Registry
+
+OnNote = Callable[[str], None]
+
+
+def load_model(
+    ref: str | Path,
+    *,
+    engine: str = "auto",
+    threads: int | None = None,
+    size: int | None = None,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    on_note: OnNote | None = None,
+) -> "Predictor":
+    """Load a model, after checking every file of it; no code comes with it.
+
+    Args:
+        ref: `name/3` or `name@champion` in the registry; `name`, which is a registered model (its champion, else its
+            newest version) or else a run; a path (with a '/'); or the URL of a bucket.
+        engine: What runs it: torch, onnxruntime or openvino; `auto` takes the fastest that fits. What is compiled for
+            it is kept in the workspace.
+        threads: Of the engine; default: one a core.
+        size: Side of the square that images are fitted into, if not the one that the model was trained at.
+        config: `tracking` says where models are registered, `decode` which images are too large.
+        on_note: Told which model a name was taken for, where it could mean several.
+
+    >>> import sightline
+    >>> model = sightline.load_model("boards@champion")  # doctest: +SKIP
+    >>> [found.names for found in model.predict(["a.jpg", "b.jpg"])]  # doctest: +SKIP
+    """
+    from sightline.engines.factory import open_engine
+    from sightline.models.letterbox import Letterbox
+    from sightline.models.predictor import Predictor
+    from sightline.training.precision import pick_device
+
+    bundle = _finder(workspace, config, on_note).find(str(ref))
+    model = bundle.load(size=size)
+    letterbox = model.preprocess()
+    assert isinstance(letterbox, Letterbox)
+    device = pick_device("auto")
+    compiled = Workspace.find(workspace).root / "compiled"
+    opened = open_engine(model.to(device), name=engine, threads=threads, cache=compiled, key=bundle.hash)
+    if on_note and opened.reason:
+        on_note(f"engine {opened.name}: {opened.reason}")
+    return Predictor(bundle, letterbox, opened, opened.name, device, max_pixels=(config or Config()).decode.max_pixels)
+
+
+def register(
+    model: str | Path,
+    name: str,
+    *,
+    alias: str | None = None,
+    dataset: str | Path | None = None,
+    split: str = "test",
+    force: bool = False,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    progress: Any = None,
+    on_note: OnNote | None = None,
+) -> "ModelVersion":
+    """Keep a model in the registry as the next version of a name; the same model twice is one version.
+
+    Args:
+        model: A run, or a bundle by path or URL.
+        alias: To give it, through the gate of `promote` if another version has it.
+        dataset: What the gate compares on; default: the one that the model was trained on.
+
+    >>> import sightline
+    >>> sightline.register("boards-nano-1a2b3c4d", "boards", alias="champion").version  # doctest: +SKIP
+    """
+    from sightline.registering.register import register_bundle
+    from sightline.tracking.registry import check_alias
+
+    check_name(name)
+    if alias:
+        check_alias(alias)
+    root = Workspace.find(workspace)
+    # A run, even if a model of the same name is registered: it is what is to be registered now.
+    run = root.runs / str(model)
+    given = str(model) if is_location(str(model)) or not run.is_dir() else str(run.resolve())
+    bundle = _finder(workspace, config, on_note).find(given)
+    kept = register_bundle(_registry(workspace, config, make=True), name, bundle)
+    if alias is None:
+        return kept
+    shown = dataset or (bundle.info.dataset.name if bundle.info.dataset else None)
+    reference = f"{kept.name}/{kept.version}"
+    return promote(
+        reference, alias, dataset=shown, split=split, force=force, workspace=workspace, config=config, progress=progress
+    ).version
+
+
+def list_models(
+    name: str | None = None, *, workspace: str | Path | None = None, config: Config | None = None
+) -> "list[ModelVersion]":
+    """The registered models, by name and newest version first.
+
+    >>> import sightline
+    >>> [(model.name, model.version, model.aliases) for model in sightline.list_models()]  # doctest: +SKIP
+    """
+    from sightline.tracking.registry import open_registry
+
+    registry = open_registry((config or Config()).tracking, Workspace.find(workspace).root)
+    return registry.versions(name) if registry else []
+
+
+def find_bundle(
+    ref: str | Path,
+    *,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    on_note: OnNote | None = None,
+) -> "Bundle":
+    """What a model is, without loading its weights: see `load_model` for its name."""
+    return _finder(workspace, config, on_note).find(str(ref))
+
+
+def compare_models(
+    *refs: str | Path,
+    dataset: str | Path,
+    split: str = "test",
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    progress: Any = None,
+    on_note: OnNote | None = None,
+) -> "ModelComparison":
+    """Score models on the same images.
+
+    >>> import sightline
+    >>> sightline.compare_models("boards/1", "boards/2", dataset="boards").models[0].figures  # doctest: +SKIP
+    """
+    from sightline.api import open_dataset
+    from sightline.registering.scoring import compare_bundles
+
+    if len(refs) < 2:
+        raise ConfigError(f"comparing needs two models or more, not {len(refs)}: `sightline models` lists them")
+    finder = _finder(workspace, config, on_note)
+    bundles = [(str(ref), finder.find(str(ref))) for ref in refs]
+    opened = open_dataset(dataset, workspace=workspace)
+    return compare_bundles(bundles, opened, split=split, loader=(config or Config()).loader, progress=progress)
+
+
+def promote(
+    ref: str,
+    alias: str = "champion",
+    *,
+    dataset: str | Path | None = None,
+    split: str = "test",
+    force: bool = False,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    progress: Any = None,
+) -> "Promotion":
+    """Give an alias to a version, unless the version that has it is better on a dataset.
+
+    Args:
+        ref: `name/version` or `name@alias`.
+        dataset: What both are scored on; may only be left out with `force`, or while nobody has the alias.
+        force: Do it even if it is worse.
+
+    Raises:
+        GateError: It is worse; the message has the figures.
+
+    >>> import sightline
+    >>> sightline.promote("boards/2", "champion", dataset="boards").version.aliases  # doctest: +SKIP
+    """
+    from sightline.registering.gate import promote as through_gate
+    from sightline.tracking.registry import check_alias
+
+    check_alias(alias)
+    registry = _registry(workspace, config)
+    version = _version(registry, ref)
+    held = registry.holder(version.name, alias)
+    if held and held.version != version.version and dataset is None and not force:
+        raise ConfigError(f"{held.label} has that alias: say with --dataset on which images {ref} must be as good")
+
+    def compare(new: "ModelVersion", old: "ModelVersion") -> "ModelComparison":
+        assert dataset is not None
+        names = [f"{version.name}/{version.version}" for version in (new, old)]
+        return compare_models(
+            *names, dataset=dataset, split=split, workspace=workspace, config=config, progress=progress
+        )
+
+    return through_gate(registry, version, alias, compare=compare if dataset else None, force=force)
+
+
+def delete_model(
+    ref: str, *, workspace: str | Path | None = None, config: Config | None = None
+) -> "list[ModelVersion]":
+    """Remove a version (`name/3`), or a model with all of its versions (`name`), from the registry.
+
+    Returns:
+        What was removed. Copies in workspaces, and the runs they came from, stay.
+
+    >>> import sightline
+    >>> sightline.delete_model("boards/1")  # doctest: +SKIP
+    """
+    registry = _registry(workspace, config)
+    found = versions_to_delete(ref, workspace=workspace, config=config)
+    for version in found:
+        registry.delete(version)
+    return found
+
+
+def versions_to_delete(
+    ref: str, *, workspace: str | Path | None = None, config: Config | None = None
+) -> "list[ModelVersion]":
+    """What `delete_model` would remove."""
+    registry = _registry(workspace, config)
+    if is_location(ref) or "@" in ref:
+        return [_version(registry, ref)]
+    found = registry.versions(check_name(ref))
+    if not found:
+        raise NotFoundError(f"there is no registered model {ref!r}: `sightline models` lists them")
+    return found
+
+
+def import_model(
+    file: str | Path,
+    to: str | Path,
+    *,
+    model: str,
+    classes: str | tuple[str, ...],
+    size: int | None = None,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+) -> "Bundle":
+    """Make a bundle of weights that torchvision, or anything with its models, has saved; nothing in the file is run.
+
+    Args:
+        file: A state_dict that torch wrote (.pt, .pth), read with `weights_only`; or .safetensors.
+        to: A new directory (with a '/'), or a name to register it under.
+        model: The architecture, such as fasterrcnn-mobilenet.
+        classes: Names in the model's order without the background; as one text: a,b,c, or a file with one on each line.
+
+    >>> import sightline
+    >>> sightline.import_model("net.pth", "./net", model="ssdlite", classes="cat,dog").hash  # doctest: +SKIP
+    """
+    from sightline.registering.conversion import convert_weights, parse_classes
+    from sightline.registering.register import register_bundle
+
+    names = parse_classes(classes) if isinstance(classes, str) else tuple(classes)
+    source = Path(file).expanduser()
+    if is_location(str(to)):
+        place = Path(to).expanduser()
+        if place.exists():
+            raise ExistsError(f"{str(place)!r} is there already: give another --to, or remove it")
+        return convert_weights(source, place, model=model, classes=names, size=size)
+    check_name(str(to))
+    with tempfile.TemporaryDirectory(prefix="sightline-") as temporary:
+        bundle = convert_weights(source, Path(temporary) / "model", model=model, classes=names, size=size)
+        kept = register_bundle(_registry(workspace, config, make=True), str(to), bundle)
+    return _finder(workspace, config, None).find(f"{kept.name}/{kept.version}")
+
+
+def _finder(workspace: str | Path | None, config: Config | None, on_note: OnNote | None) -> "Finder":
+    from sightline.models.reference import Finder
+
+    return Finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
+
+
+def _registry(workspace: str | Path | None, config: Config | None, *, make: bool = False) -> "Registry":
+    from sightline.tracking.registry import open_registry
+
+    found = open_registry((config or Config()).tracking, Workspace.find(workspace).root, make=make)
+    if found is None:
+        raise NotFoundError("no model is registered yet: `sightline register RUN --name NAME` keeps one")
+    return found
+
+
+def _version(registry: "Registry", ref: str) -> "ModelVersion":
+    """A registered version by `name/number` or `name@alias`."""
+    name, slash, number = ref.partition("/")
+    if slash and number.isdecimal():
+        return registry.by_number(check_name(name), number)
+    name, at, alias = ref.partition("@")
+    if at:
+        return registry.by_alias(check_name(name), alias)
+    raise ConfigError(
+        f"{ref!r} is no registered version: write NAME/NUMBER or NAME@ALIAS; `sightline models` lists them"
+    )
+
+
+def export_model(
+    model: str | Path,
+    *,
+    to: "ExportName",
+    output: str | Path | None = None,
+    int8: bool = False,
+    calibrate: str | Path | None = None,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+) -> Path:
+    """Write a model as ONNX or OpenVINO files, for other programs to run; returns their directory.
+
+    Args:
+        model: A run, a registered model, a path or a URL: see `load_model`.
+        output: A new directory; default: one in `exports` of the workspace.
+        int8: In 8-bit integers, which is quicker and a little less exact.
+        calibrate: The dataset whose images show what numbers the integers have to cover; int8 needs it.
+        config: `loader` says how images are read.
+
+    >>> import sightline
+    >>> sightline.export_model("boards-nano-1a2b3c4d", to="onnx")  # doctest: +SKIP
+    """
+    from sightline.api import open_dataset
+    from sightline.engines.calibration import calibration_images
+    from sightline.engines.exported import refuse_existing, write_export
+    from sightline.engines.int8 import quantize_form
+    from sightline.engines.onnx_form import export_onnx
+
+    if int8 and calibrate is None:
+        raise ConfigError("int8 needs images to calibrate with: give a dataset with --calibrate")
+    if calibrate is not None and not int8:
+        raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
+    bundle = _finder(workspace, config, None).find(str(model))
+    loaded, info = bundle.load(), bundle.info
+    precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
+    name = Path(model).name.replace("@", "-")
+    directory = (
+        Path(output) if output else Workspace.find(workspace).root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
+    )
+    refuse_existing(directory)  # Before the work, not after it.
+    form = export_onnx(loaded)
+    if calibrate is not None:
+        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), (config or Config()).loader)
+        form = quantize_form(form, loaded, images)
+    about = {"name": name, "model": info.model, "classes": list(info.classes), "licence": info.licence}
+    write_export(directory, form, loaded, to=to, precision=precision, about=about)
+    return directory

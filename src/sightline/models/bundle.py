@@ -1,0 +1,169 @@
+"""A bundle: a model as it is kept, moved and loaded, in one directory that is complete or absent, without pickle.
+
+model/
+weights.safetensors     the weights
+model.json              what it is: architecture, classes, preprocessing, figures, where it comes from
+README.md               the model card
+picture-00.jpg …        what it finds in some images, shown in the card
+manifest.json           size and SHA-256 of each file; its own hash is the bundle's identity
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from sightline.data.disk import sync
+from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, write_manifest
+from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError
+from sightline.models.classifier import Classifier
+from sightline.models.detector import Detector
+from sightline.models.factory import family_of, make_model
+from sightline.models.info import (
+    DatasetNote,
+    Figures,
+    ModelInfo,
+    Preprocessing,
+    RunNote,
+    figures_by_class,
+    finite,
+    read_info,
+)
+from sightline.models.letterbox import Letterbox
+from sightline.models.weights import Weights, plain_weights, refuse_not_finite
+from sightline.tracking.machine import library_versions
+
+WEIGHTS, DESCRIPTION, CARD = "weights.safetensors", "model.json", "README.md"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose every file was seen to be as it was written.
+
+    Attributes:
+        hash: Its identity: equal for the same bytes, wherever they lie.
+    """
+
+    path: Path
+    info: ModelInfo
+    hash: str
+
+    def load(self, *, size: int | None = None) -> Detector:
+        """The model, ready to detect; it takes images of another size if one is given."""
+        info = self.info
+        try:
+            model = make_model(info.model, num_classes=len(info.classes), size=size or info.size)
+            model.load_state_dict(load_file(self.path / WEIGHTS))
+        except (RuntimeError, SafetensorError, OSError, ConfigError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise DamagedError(f"{str(self.path)!r} is not a model of this version: {reason}") from None
+        if size is None and preprocessing_of(model) != info.preprocessing:
+            raise DamagedError(
+                f"{str(self.path)!r} wants images prepared as {info.preprocessing}; this version of Sightline prepares "
+                f"them as {preprocessing_of(model)}: use the version that made it ({info.versions.get('sightline')})"
+            )
+        return model.eval()
+
+    @property
+    def pictures(self) -> list[Path]:
+        """What the card shows."""
+        return sorted(self.path.glob("picture-*.jpg"))
+
+
+def open_bundle(directory: Path) -> Bundle:
+    """Check every file of a bundle and read what it is.
+
+    Raises:
+        NotFoundError: There is none.
+        DamagedError: Anything is missing, changed or added.
+    """
+    if not (directory / DESCRIPTION).is_file():
+        raise NotFoundError(f"there is no model at {str(directory)!r}: `sightline train DATASET` makes one")
+    found = verify_manifest(directory)
+    return Bundle(directory, read_info(directory / DESCRIPTION), found)
+
+
+def describe(
+    model: Detector,
+    *,
+    name: str,
+    classes: tuple[str, ...],
+    score_threshold: float | None = None,
+    metrics: Mapping[str, float] | None = None,
+    per_class: Mapping[str, float] | None = None,
+    dataset: DatasetNote | None = None,
+    run: RunNote | None = None,
+) -> ModelInfo:
+    """What a model is, with what follows from the model itself.
+
+    Args:
+        name: Of the architecture.
+        per_class: Figures named `NAME/INDEX OF THE CLASS`.
+    """
+    figures: Figures = finite(metrics or {})
+    return ModelInfo(
+        model=name,
+        task="classification" if isinstance(model, Classifier) else "detection",
+        classes=classes,
+        preprocessing=preprocessing_of(model),
+        score_threshold=score_threshold,
+        metrics=figures,
+        per_class=figures_by_class(finite(per_class or {}), len(classes)),
+        dataset=dataset,
+        run=run,
+        licence=family_of(name).licence,
+        versions=library_versions(),
+    )
+
+
+def preprocessing_of(model: Detector) -> Preprocessing:
+    """What a model does to images first."""
+    letterbox = model.preprocess()
+    assert isinstance(letterbox, Letterbox)
+    return Preprocessing.of(letterbox)
+
+
+def save_bundle(directory: Path, weights: Weights, info: ModelInfo, others: Mapping[str, bytes]) -> Bundle:
+    """Write a bundle; the directory is complete or absent, and when this returns it survives a crash.
+
+    Args:
+        others: The card and its pictures, by name.
+
+    Raises:
+        NotFiniteError: The weights are not finite; nothing is written.
+        StorageError: The disk refused.
+    """
+    refuse_not_finite(weights)
+    partial = directory.with_name(f".{directory.name}.tmp")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_file(plain_weights(weights), partial / WEIGHTS)
+        (partial / DESCRIPTION).write_text(info.to_json(), "utf-8")
+        for name, content in others.items():
+            (partial / name).write_bytes(content)
+        write_manifest(partial)
+        kept = _same_model(directory, partial, info)
+        if kept:  # A run that had ended was started again: its model is never away, not even shortly.
+            shutil.rmtree(partial)
+            return kept
+        shutil.rmtree(directory, ignore_errors=True)
+        partial.rename(directory)
+        sync(directory.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise StorageError(f"cannot write a model to {str(directory)!r}: {error}") from error
+    return open_bundle(directory)
+
+
+def _same_model(directory: Path, partial: Path, info: ModelInfo) -> Bundle | None:
+    """The bundle that is there already, if it is whole and of the same weights and figures."""
+    try:
+        found = open_bundle(directory)
+    except (NotFoundError, DamagedError):
+        return None
+    notes = [parse_manifest((place / MANIFEST).read_bytes(), str(place))[WEIGHTS] for place in (directory, partial)]
+    return found if notes[0] == notes[1] and found.info.is_like(info) else None

@@ -1,0 +1,186 @@
+"""A loaded model: images of any kind in, columns of detections out.
+
+Reading, fitting and bringing boxes back are here, the same for every engine; an engine only runs the network.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from sightline.data.decode import MAX_PIXELS, decode, decode_pil
+from sightline.data.disk import read_file
+from sightline.errors import ConfigError, ImageError
+from sightline.models.bundle import Bundle
+from sightline.models.detector import Found, Pixels
+from sightline.models.letterbox import Letterbox, boxes_to_original
+from sightline.structures import Annotation, Boxes, empty_boxes
+
+ImageLike = str | Path | bytes | bytearray | memoryview | NDArray[np.uint8] | Image.Image
+"""A path, the encoded bytes of a file, H x W x 3 uint8 RGB, or a PIL image."""
+
+DEFAULT_THRESHOLD = 0.3
+"""Lowest score to report where validation has chosen none."""
+Row = tuple[str, float, float, float, float, float]
+"""Name, score, and the box as xyxy."""
+
+_NOTHING_KNOWN = Annotation(empty_boxes(), np.zeros(0, np.int32), np.zeros(0, np.bool_))
+
+
+class Runner(Protocol):
+    """What runs the network: an engine, or the model itself."""
+
+    def detect(self, images: Tensor) -> list[Found]:
+        """What is in each image, B x 3 x H x W uint8."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """What was found in one image, columns of equal length, surest first.
+
+    Attributes:
+        boxes: N x 4 float32, xyxy in pixels of the upright original image.
+        scores: N float32, 0 to 1.
+        labels: N int32, indices into the model's classes.
+        names: N names of classes.
+    """
+
+    boxes: Boxes
+    scores: NDArray[np.float32]
+    labels: NDArray[np.int32]
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self) -> Iterator[Row]:
+        """The same, one row a detection."""
+        for name, score, box in zip(self.names, self.scores.tolist(), self.boxes.tolist(), strict=True):
+            yield (name, score, *box)
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """What one image is.
+
+    Attributes:
+        label: Index into the model's classes.
+        score: Its probability; `scores` has that of every class.
+        size: Width and height of the image.
+    """
+
+    label: int
+    name: str
+    score: float
+    scores: NDArray[np.float32]
+    size: tuple[int, int]
+
+    def rows(self) -> Iterator[Row]:
+        """One row, with the whole image as its box."""
+        yield (self.name, self.score, 0.0, 0.0, float(self.size[0]), float(self.size[1]))
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model that can be asked.
+
+    Attributes:
+        bundle: What it is, and its hash.
+        engine: Name of what runs it.
+        runner: That itself.
+        batch: Images that go through the network at once.
+        max_pixels: Larger images are refused from their header.
+    """
+
+    bundle: Bundle
+    letterbox: Letterbox
+    runner: Runner = field(repr=False)
+    engine: str = "torch"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    batch: int = 8
+    max_pixels: int = MAX_PIXELS
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of what it knows, in order."""
+        return self.bundle.info.classes
+
+    def predict(
+        self, images: ImageLike | Sequence[ImageLike], *, threshold: float | None = None
+    ) -> list[Detections] | list[Classification]:
+        """What is in each image, in the order given.
+
+        Args:
+            images: One or a list of paths, encoded bytes, H x W x 3 uint8 RGB arrays or PIL images; all are turned
+                upright as their EXIF says.
+            threshold: Lowest score of a detection; default: the one that validation chose, else 0.3. A classifier
+                always gives its best class.
+
+        Raises:
+            ImageError: An image cannot be used; the message says which.
+        """
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise ConfigError(f"threshold is {threshold}; expected 0 to 1")
+        given: Sequence[Any] = images if isinstance(images, list | tuple) else [images]
+        chosen = threshold if threshold is not None else self.bundle.info.score_threshold
+        lowest = DEFAULT_THRESHOLD if chosen is None else chosen
+        results: list[Any] = []
+        for start in range(0, len(given), self.batch):
+            pixels = [self._read(given, place) for place in range(start, min(start + self.batch, len(given)))]
+            results += [self._result(found, one, lowest) for found, one in zip(self._run(pixels), pixels, strict=True)]
+        return results
+
+    def _run(self, images: list[Pixels]) -> list[Found]:
+        fitted = np.stack([self.letterbox(pixels, _NOTHING_KNOWN)[0] for pixels in images])
+        with torch.inference_mode():
+            return self.runner.detect(torch.from_numpy(fitted).permute(0, 3, 1, 2).to(self.device))
+
+    def _result(self, found: Found, pixels: Pixels, threshold: float) -> Detections | Classification:
+        height, width = pixels.shape[:2]
+        scores, labels = found.scores.float().cpu().numpy(), found.labels.int().cpu().numpy()
+        if self.bundle.info.task == "classification":
+            by_class = np.zeros(len(self.classes), np.float32)
+            by_class[labels] = scores
+            best = int(by_class.argmax())
+            return Classification(best, self.classes[best], float(by_class[best]), by_class, (width, height))
+        boxes = boxes_to_original(found.boxes.float().cpu().numpy(), self.letterbox, width=width, height=height)
+        kept = scores >= threshold
+        names = [self.classes[label] for label in labels[kept].tolist()]
+        return Detections(boxes[kept], scores[kept], labels[kept].astype(np.int32), names)
+
+    def _read(self, images: Sequence[Any], place: int) -> Pixels:
+        image = images[place]
+        shown = f"image {place} of {len(images)}" + (f", {str(image)[:200]!r}" if _is_path(image) else "")
+        try:
+            return self._pixels(image)
+        except ImageError as error:
+            raise ImageError(
+                error.reason, f"{shown}: {error.detail}" if error.detail else shown, stage=error.stage
+            ) from None
+        except OSError as error:
+            raise ImageError("file not readable", f"{shown}: {error}", stage="read") from None
+
+    def _pixels(self, image: Any) -> Pixels:
+        if _is_path(image):
+            return decode(read_file(os.fspath(image)), max_pixels=self.max_pixels)
+        if isinstance(image, bytes | bytearray | memoryview):
+            return decode(bytes(image), max_pixels=self.max_pixels)
+        if isinstance(image, Image.Image):
+            return decode_pil(image, max_pixels=self.max_pixels)
+        if isinstance(image, np.ndarray):
+            if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
+                return image
+            raise ImageError("not an image", f"an array of {image.dtype} {image.shape}; expected uint8 (H, W, 3), RGB")
+        raise ImageError("not an image", f"a {type(image).__name__}; expected a path, bytes, an array or a PIL image")
+
+
+def _is_path(image: Any) -> bool:
+    return isinstance(image, str | os.PathLike)

@@ -1,0 +1,1 @@
+"""Models that are kept: registered, compared, promoted, converted from other people's weights."""

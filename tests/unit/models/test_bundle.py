@@ -1,0 +1,155 @@
+"""A bundle is complete or absent, and not a byte of it can change unnoticed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sightline.data.manifest import write_manifest
+from sightline.errors import DamagedError, NotFoundError, TrainingError
+from sightline.models.bundle import Bundle, open_bundle, save_bundle
+from sightline.models.factory import make_model
+
+FILES = ["weights.safetensors", "model.json", "README.md", "picture-00.jpg", "manifest.json"]
+
+
+def test_it_says_what_the_model_is(bundle: Bundle) -> None:
+    found = open_bundle(bundle.path)
+    assert found == bundle
+    assert sorted(file.name for file in bundle.path.iterdir()) == sorted(FILES)
+    values = json.loads((bundle.path / "model.json").read_text())
+    assert values["format"] == 1
+    assert (values["model"], values["task"], values["licence"]) == ("nano", "detection", "Apache-2.0")
+    assert values["preprocessing"]["size"] == 64
+    assert values["metrics"] == {"score": 0.5, "map": 0.25, "map50": 0.5}
+    assert values["per_class"] == [{"ap50": 0.5}, {"ap50": 0.75}, {"count": 7.0}]
+    assert {"sightline", "torch", "python"} <= values["versions"].keys()
+
+
+def test_the_weights_come_back(bundle: Bundle) -> None:
+    torch.manual_seed(0)
+    made = make_model("nano", num_classes=3, size=64).state_dict() | {"net.class_map.bias": torch.zeros(4)}
+    assert all(torch.equal(tensor, made[name]) for name, tensor in bundle.load().state_dict().items())
+    assert bundle.load(size=96).size == 96
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_byte_is_refused_wherever_it_is(bundle: Bundle, file: str) -> None:
+    data = (bundle.path / file).read_bytes()
+    step = max(1, len(data) // 40)
+    for place in [*range(0, len(data), step), len(data) - 1]:
+        for bit in (1, 32):
+            (bundle.path / file).write_bytes(data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :])
+            with pytest.raises(DamagedError):
+                open_bundle(bundle.path)
+    (bundle.path / file).write_bytes(data)
+    assert open_bundle(bundle.path) == bundle
+
+
+def test_every_byte_of_the_manifest_counts(bundle: Bundle) -> None:
+    file = bundle.path / "manifest.json"
+    data = file.read_bytes()
+    for place in range(len(data)):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(DamagedError):
+            open_bundle(bundle.path)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_or_torn_file_is_refused(bundle: Bundle, file: str) -> None:
+    data = (bundle.path / file).read_bytes()
+    (bundle.path / file).write_bytes(data[: len(data) // 2])
+    with pytest.raises(DamagedError):
+        open_bundle(bundle.path)
+    (bundle.path / file).unlink()
+    with pytest.raises((DamagedError, NotFoundError)):
+        open_bundle(bundle.path)
+
+
+def test_a_file_that_is_not_listed_is_refused_and_a_hidden_one_is_nobodys(bundle: Bundle) -> None:
+    (bundle.path / ".DS_Store").write_bytes(b"left by a desktop")
+    assert open_bundle(bundle.path) == bundle
+    (bundle.path / "extra.pkl").write_bytes(b"payload")
+    with pytest.raises(DamagedError, match=r"'extra\.pkl', which its manifest does not list"):
+        open_bundle(bundle.path)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "sub/file", "a\\b", "", ".hidden", "x\0y"])
+def test_a_manifest_names_files_of_its_own_directory_only(bundle: Bundle, name: str) -> None:
+    files = json.loads((bundle.path / "manifest.json").read_text())["files"]
+    files[name] = files["README.md"]
+    text = json.dumps({"files": {key: files[key] for key in sorted(files)}}, indent=1)
+    (bundle.path / "manifest.json").write_text(text)
+    with pytest.raises(DamagedError, match="is not as it was written"):
+        open_bundle(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "has format 2; this version reads format 1"),
+        ({"format": None}, "has format None"),
+        ({"surprise": 1}, "surprise: Extra inputs"),
+        ({"classes": []}, "classes:"),
+        ({"classes": "abc"}, "classes:"),
+        ({"score_threshold": 7}, "score_threshold:"),
+        ({"metrics": {"map": float("nan")}}, "metrics"),
+    ],
+)
+def test_a_description_of_another_kind(bundle: Bundle, change: dict[str, object], message: str) -> None:
+    values = json.loads((bundle.path / "model.json").read_text())
+    (bundle.path / "model.json").write_text(json.dumps(values | change))
+    (bundle.path / "manifest.json").unlink()
+    write_manifest(bundle.path)
+    with pytest.raises(DamagedError, match=message):
+        open_bundle(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "nanno"}, "'nanno' is not known"),
+        ({"classes": ["a", "b"]}, "size mismatch"),
+        ({"model": "ssdlite"}, "Missing key"),
+    ],
+)
+def test_weights_of_another_model(bundle: Bundle, change: dict[str, object], message: str) -> None:
+    values = json.loads((bundle.path / "model.json").read_text())
+    (bundle.path / "model.json").write_text(json.dumps(values | change))
+    (bundle.path / "manifest.json").unlink()
+    write_manifest(bundle.path)
+    with pytest.raises(DamagedError, match=message):
+        open_bundle(bundle.path).load()
+
+
+def test_preprocessing_that_this_version_does_not_do(bundle: Bundle) -> None:
+    values = json.loads((bundle.path / "model.json").read_text())
+    values["preprocessing"]["fill"] = 0
+    (bundle.path / "model.json").write_text(json.dumps(values))
+    (bundle.path / "manifest.json").unlink()
+    write_manifest(bundle.path)
+    with pytest.raises(DamagedError, match="wants images prepared as"):
+        open_bundle(bundle.path).load()
+
+
+def test_the_same_model_again_stays_the_bundle_it_is(bundle: Bundle) -> None:
+    weights = load_file(bundle.path / "weights.safetensors")
+    later = bundle.info.model_copy(update={"versions": {"torch": "99"}, "run": None})
+    assert save_bundle(bundle.path, weights, later, {}) == bundle
+    better = bundle.info.model_copy(update={"metrics": {"score": 0.9}})
+    assert save_bundle(bundle.path, weights, better, {}).hash != bundle.hash
+    assert [place.name for place in bundle.path.parent.iterdir()] == ["bundle"]
+
+
+def test_weights_that_are_not_finite_are_never_written(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="not finite"):
+        save_bundle(tmp_path / "new", {"x": torch.tensor([1, float("inf")])}, bundle.info, {})
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_hash_is_that_of_the_bytes_wherever_they_lie(bundle: Bundle, tmp_path: Path) -> None:
+    shutil.copytree(bundle.path, tmp_path / "elsewhere")
+    assert open_bundle(tmp_path / "elsewhere").hash == bundle.hash
