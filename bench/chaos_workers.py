@@ -181,8 +181,9 @@ def chaos(launcher: str, kills: int, seed: int, workspace: Path) -> tuple[list[K
             going = run.goes_beyond(0)
             while going and victims:
                 time.sleep(dice.uniform(0, 2))
-                victim, step, began = victims.pop(), run.step(), time.monotonic()
+                victim, began = victims.pop(), time.monotonic()
                 disturb(run, cluster, victim, dice)
+                step = run.step()
                 going = run.goes_beyond(step)
                 done.append(Kill(victim, step, time.monotonic() - began))
                 print(f"{launcher}: {done[-1]}", flush=True)
