@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import sightline
+from sightline.cli.main import app
 from sightline.config import Config, load_config
 from sightline.data.decode import encode_jpeg
 from sightline.data.manifest import write_manifest
@@ -264,7 +266,7 @@ def test_hostile_names(home: Path, name: str) -> None:
 def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "SIGHTLINE_HOME": str(home)}
     (home.parent / "here").mkdir(exist_ok=True)
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "sightline", *arguments],
         cwd=home.parent / "here",
         env=environment,
@@ -272,30 +274,37 @@ def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         stdin=subprocess.DEVNULL,
     )
+    assert list((home.parent / "here").iterdir()) == []
+    return done
 
 
-def test_the_commands(home: Path) -> None:
+def test_the_commands(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = command(home, "register", "learned", "--name", "boards", "--alias", "champion")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("learned is now boards/1 @champion (bundle ")
-    command(home, "register", str(home / "fresh-0"), "--name", "boards")
-    done = command(home, "models")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["model", "boards/2", "boards/1"]
-    done = command(home, "models", "show", "boards@champion", "--json")
-    assert json.loads(done.stdout)["hash"] == open_bundle(home / "runs" / "learned" / "model").hash
-    done = command(
-        home, "models", "compare", "boards/1", "boards/2", "--dataset", "shapes", "--split", "train", "--json"
-    )
-    found = json.loads(done.stdout)["models"]
-    assert found[0]["figures"]["map"] > found[1]["figures"]["map"]
-    assert {"map50", "f1", "images_per_s"} <= found[0]["figures"].keys()
-    assert list(found[0]["per_class"]) == list(sightline.open_dataset("shapes", workspace=home).classes)
+    sightline.register(home / "fresh-0", "boards", workspace=home)
     done = command(home, "models", "promote", "boards/2", "--dataset", "shapes", "--split", "train")
     assert done.returncode == 3
     assert "boards/2 is worse on 'shapes'" in done.stderr
-    done = command(home, "models", "delete", "boards/2")
-    assert (done.returncode, "--yes" in done.stderr) == (2, True)
-    done = command(home, "models", "delete", "boards", "--yes")
-    assert done.stdout.startswith("deleted boards/2, boards/1 @champion")
-    assert "no models yet" in command(home, "models").stdout
-    assert list((home.parent / "here").iterdir()) == []
+
+    monkeypatch.setenv("SIGHTLINE_HOME", str(home))
+    runner = CliRunner()
+    lines = runner.invoke(app, ["models"]).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["model", "boards/2", "boards/1"]
+    shown = runner.invoke(app, ["models", "show", "boards@champion", "--json"])
+    assert json.loads(shown.stdout)["hash"] == open_bundle(home / "runs" / "learned" / "model").hash
+    assert "triangle" in runner.invoke(app, ["models", "show", "boards@champion"]).stdout
+    compare = ["models", "compare", "boards/1", "boards/2", "--dataset", "shapes", "--split", "train"]
+    found = json.loads(runner.invoke(app, [*compare, "--json"]).stdout)["models"]
+    assert found[0]["figures"]["map"] > found[1]["figures"]["map"]
+    assert {"map50", "f1", "images_per_s"} <= found[0]["figures"].keys()
+    assert list(found[0]["per_class"]) == list(sightline.open_dataset("shapes", workspace=home).classes)
+    assert "images/s" in runner.invoke(app, compare).stdout
+    refused = runner.invoke(app, ["models", "delete", "boards/2"])
+    assert isinstance(refused.exception, ConfigError)
+    assert "--yes" in str(refused.exception)
+    assert len(sightline.list_models(workspace=home)) == 2
+    assert runner.invoke(app, ["models", "delete", "boards", "--yes"]).stdout.startswith(
+        "deleted boards/2, boards/1 @ch"
+    )
+    assert "no models yet" in runner.invoke(app, ["models"]).stdout
