@@ -40,7 +40,7 @@ $(DEV_STAMP): $(STAMP)
 	@$(UV) install --python $(BIN)/python --compile-bytecode -r requirements/dev.txt
 	@rm -f $(VENV)/.dev-* && touch $@
 
-demo: install ## the main job on synthetic circuit boards, in about a minute
+demo: install ## the main job on synthetic circuit boards, in about four minutes
 	@scripts/demo $(BIN)/sightline
 
 test: $(DEV_STAMP) programs ## all quick tests
