@@ -136,7 +136,7 @@ def test_a_dataset_of_ones_own(
     else:
         sightline.synth("shape-classes", dataset, images=20, seed=1, workspace=workspace)
     notes: list[str] = []
-    config = settings(cluster.address, model=model, size=128, weights="none", checkpoint_every_s=1)
+    config = settings(cluster.address, model=model, size=128, weights="none", checkpoint_every_s=5)
     sightline.train(
         dataset,
         workspace=workspace,
