@@ -123,7 +123,7 @@ def test_integers_score_like_floats(family: str, to: Any, teach: Any, overfitted
     found = open_exported(known.model, directory, threads=1).detect(known.images)
     assert known.score(found) == pytest.approx(known.score(known.found), abs=0.02)
     whole = sum(weight.numel() * 4 for weight in known.model.parameters())
-    assert sum(file.stat().st_size for file in directory.iterdir()) < 0.6 * whole
+    assert sum(file.stat().st_size for file in directory.iterdir() if file.suffix != ".xml") < 0.6 * whole
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])

@@ -12,7 +12,7 @@ from sightline.errors import MissingExtraError
 from sightline.models.detector import Detector
 from sightline.models.graph import Graph
 
-_LAYOUT = 1  # To be raised when graphs change, so that forms of earlier versions are not taken for theirs.
+_LAYOUT = 2  # To be raised when graphs change, so that forms of earlier versions are not taken for theirs.
 _PACKAGES = ("torch", "torchvision", "onnx", "onnxscript")
 
 

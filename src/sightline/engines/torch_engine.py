@@ -23,9 +23,9 @@ class TorchEngine(Engine):
 
     def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See `Engine.run`."""
-        # The layout of the input decides on that of everything after it.
         return self._run(name, *(_channels_last(tensor) for tensor in tensors))
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+    """Images in the layout that decides on that of everything after them; other inputs as they are."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dtype == torch.uint8 else tensor

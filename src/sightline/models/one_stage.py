@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import FCOS, RetinaNet
-from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 
 from sightline.models.graph import IMAGES, Graph, Run
+from sightline.models.kept_anchors import KeptAnchors
 
 
 def one_stage_graphs(model: nn.Module) -> dict[str, Graph]:
@@ -19,13 +19,13 @@ def one_stage_graphs(model: nn.Module) -> dict[str, Graph]:
     return {"maps": Graph(_Maps(model), (IMAGES,), (*grids, *_heads(model)))}
 
 
-def detect_in_one_stage(model: Any, run: Run, images: Tensor) -> list[dict[str, Tensor]]:
+def detect_in_one_stage(model: Any, make_anchors: KeptAnchors, run: Run, images: Tensor) -> list[dict[str, Tensor]]:
     """What torchvision's forward pass gives, with the network run by another."""
     outputs, names = run("maps", images), _heads(model)
     grids, heads = outputs[: -len(names)], dict(zip(names, outputs[-len(names) :], strict=True))
     height, width = images.shape[-2:]
     sizes = [(height, width)] * len(images)
-    anchors = model.anchor_generator(ImageList(images, sizes), list(grids))
+    anchors = make_anchors(images, list(grids))
     if isinstance(model, SSD):
         return model.postprocess_detections(heads, anchors, sizes)  # type: ignore[no-any-return]
     places = [grid.shape[-2] * grid.shape[-1] for grid in grids]

@@ -17,6 +17,7 @@ from torchvision.models.detection.ssd import SSD
 
 from sightline.models.detector import Detector, Found, LossTerm, Pixels, Target, zero_loss
 from sightline.models.graph import Graph, Run
+from sightline.models.kept_anchors import KeptAnchors
 from sightline.models.letterbox import Letterbox
 from sightline.models.normalise import Normalise
 from sightline.models.one_stage import detect_in_one_stage, one_stage_graphs
@@ -40,6 +41,8 @@ class TorchvisionDetector(Detector):
         own: Any = self.model.transform  # SSDlite was trained on other means than the rest.
         self.model.transform = _Transform(Normalise(own.image_mean, own.image_std))
         self.heads = self._heads()
+        first: Any = self.model.rpn if self._has_two_stages else self.model
+        self._anchors = KeptAnchors(first.anchor_generator)
         self._counts: dict[str, Tensor] = {}
         self._keys: list[int] = []
         self._watch()
@@ -71,7 +74,7 @@ class TorchvisionDetector(Detector):
         detect = detect_in_two_stages if self._has_two_stages else detect_in_one_stage
         return [
             Found(found["boxes"], found["scores"], found["labels"] - self.background)
-            for found in detect(self.model, run, images)
+            for found in detect(self.model, self._anchors, run, images)
         ]
 
     @property

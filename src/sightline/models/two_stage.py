@@ -3,10 +3,10 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from sightline.models.graph import IMAGES, Graph, Input, Run
+from sightline.models.kept_anchors import KeptAnchors
 
 _PROPOSALS = 8  # In the example for exporters; any number but 0 and 1, which they take for constants.
 
@@ -17,22 +17,22 @@ def two_stage_graphs(model: Any) -> dict[str, Graph]:
     levels = [str(level) for level in range(len(model.rpn.anchor_generator.sizes))]
     maps = [f"map{name}" for name in features.pooled]
     outputs = (*maps, *(f"objectness{level}" for level in levels), *(f"deltas{level}" for level in levels))
-    pooled = Input("pooled", (_PROPOSALS, model.backbone.out_channels, *pool.output_size), {0: "boxes"})
+    pooled = Input("pooled", (_PROPOSALS, *pool.output_size, model.backbone.out_channels), {0: "boxes"})
     return {
         "features": Graph(features, (IMAGES,), outputs, exact=_exact(model)),
         "box_head": Graph(_BoxHead(model), (pooled,), ("logits", "deltas"), bfloat16=True),
     }
 
 
-def detect_in_two_stages(model: Any, run: Run, images: Tensor) -> list[dict[str, Tensor]]:
+def detect_in_two_stages(model: Any, make_anchors: KeptAnchors, run: Run, images: Tensor) -> list[dict[str, Tensor]]:
     """What torchvision's forward pass gives, with the networks run by another."""
     height, width = images.shape[-2:]
     sizes = [(height, width)] * len(images)
     outputs, levels = run("features", images), len(model.rpn.anchor_generator.sizes)
     maps, objectness, deltas = outputs[: -2 * levels], outputs[-2 * levels : -levels], outputs[-levels:]
-    proposals = _proposals(model.rpn, ImageList(images, sizes), objectness, deltas)
+    proposals = _proposals(model.rpn, make_anchors(images, list(objectness)), sizes, objectness, deltas)
     heads = model.roi_heads
-    pooled = heads.box_roi_pool(dict(zip(_names(model), maps, strict=True)), proposals, sizes)
+    pooled = heads.box_roi_pool(dict(zip(_names(model), maps, strict=True)), proposals, sizes).permute(0, 2, 3, 1)
     if len(pooled) == 0:  # Compiled graphs may not take nothing; one row of zeros gives the shapes.
         logits, moves = (output[:0] for output in run("box_head", pooled.new_zeros(1, *pooled.shape[1:])))
     else:
@@ -41,13 +41,18 @@ def detect_in_two_stages(model: Any, run: Run, images: Tensor) -> list[dict[str,
     return [dict(zip(("boxes", "scores", "labels"), found, strict=True)) for found in zip(*columns, strict=True)]
 
 
-def _proposals(rpn: Any, images: ImageList, objectness: tuple[Tensor, ...], deltas: tuple[Tensor, ...]) -> list[Tensor]:
+def _proposals(
+    rpn: Any,
+    anchors: list[Tensor],
+    sizes: list[tuple[int, int]],
+    objectness: tuple[Tensor, ...],
+    deltas: tuple[Tensor, ...],
+) -> list[Tensor]:
     """The boxes of each image that are worth a second look, as torchvision's RPN chooses them."""
-    anchors = rpn.anchor_generator(images, list(objectness))
     counts = [level[0].numel() for level in objectness]
     scores, moves = concat_box_prediction_layers(list(objectness), list(deltas))
     boxes = rpn.box_coder.decode(moves, anchors).view(len(anchors), -1, 4)
-    chosen: list[Tensor] = rpn.filter_proposals(boxes, scores, images.image_sizes, counts)[0]
+    chosen: list[Tensor] = rpn.filter_proposals(boxes, scores, sizes, counts)[0]
     return chosen
 
 
@@ -78,13 +83,16 @@ class _Features(nn.Module):
 
 
 class _BoxHead(nn.Module):
-    """Pooled features of boxes to class logits and box deltas."""
+    """Pooled features of boxes to class logits and box deltas.
+
+    Channels come last, as quick pooling gives them: turning them around is left to the engine, which has all threads.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.head, self.predictor = model.roi_heads.box_head, model.roi_heads.box_predictor
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, ...]:
-        """N x C x 7 x 7 to N x classes and N x 4 classes."""
-        logits, deltas = self.predictor(self.head(pooled))
+        """N x 7 x 7 x C to N x classes and N x 4 classes."""
+        logits, deltas = self.predictor(self.head(pooled.permute(0, 3, 1, 2)))
         return logits, deltas

@@ -21,7 +21,11 @@ def test_detections_are_those_of_torchvision(name: str) -> None:
     model, images = make_lively(name), make_images(2, 64, 96)
     with torch.inference_mode():
         ours, theirs = model.detect(images), model.model(images)
+        again = model.detect(images)  # With anchors that were kept.
+        other = model.detect(images.transpose(2, 3))
     assert sum(len(found.boxes) for found in ours) >= 50
+    assert all(torch.equal(one.boxes, other.boxes) for one, other in zip(ours, again, strict=True))
+    assert not torch.equal(ours[0].boxes, other[0].boxes)
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one.boxes, other["boxes"])
         assert torch.equal(one.scores, other["scores"])
