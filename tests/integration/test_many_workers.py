@@ -159,7 +159,7 @@ def test_another_number_of_workers_goes_on_in_mid_epoch(
     text += command.finish()
     verified = [int(epoch) for epoch in re.findall(r"verified epoch (\d)", text)]
     assert verified == list(range(1, 9)), text
-    assert distance(command.weights(), undisturbed) < 0.01
+    assert distance(command.weights(), undisturbed) < 0.03
 
 
 def test_a_loss_that_is_not_a_number_on_one_rank(

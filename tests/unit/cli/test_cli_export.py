@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--to", "onnx"], 3, "there is no model at"),
+        (["--to", "onnx"], 3, "there is no model 'nothing'"),
         (["--to", "onnx", "--int8"], 2, "give a dataset with --calibrate"),
         (["--to", "onnx", "--calibrate", "boards"], 2, "give --int8 too"),
         (["--to", "tensorrt"], 2, "'onnx'"),

@@ -127,5 +127,5 @@ def test_a_moved_bundle_works_in_another_workspace(bundle: Bundle, tmp_path: Pat
         [sys.executable, "-c", code, "./my model"], cwd=away, env=environment, capture_output=True, text=True
     )
     assert done.stdout.split() == [bundle.hash, "1"], done.stderr
-    assert [place.name for place in away.iterdir()] == ["my model"]
+    assert {place.name for place in away.iterdir()} <= {"my model", "other"}, "only what was compiled is left"
     assert open_bundle(away / "my model").hash == bundle.hash
