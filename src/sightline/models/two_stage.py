@@ -3,6 +3,7 @@
 from typing import Any
 
 from torch import Tensor, nn
+from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from sightline.models.graph import IMAGES, Graph, Input, Run
@@ -20,7 +21,10 @@ def two_stage_graphs(model: Any) -> dict[str, Graph]:
     pooled = Input("pooled", (_PROPOSALS, *pool.output_size, model.backbone.out_channels), {0: "boxes"})
     return {
         "features": Graph(features, (IMAGES,), outputs, exact=_exact(model)),
-        "box_head": Graph(_BoxHead(model), (pooled,), ("logits", "deltas"), bfloat16=True),
+        # Held to the tolerance in bfloat16 for the plain head only, not yet for the one with convolutions (v2).
+        "box_head": Graph(
+            _BoxHead(model), (pooled,), ("logits", "deltas"), bfloat16=isinstance(model.roi_heads.box_head, TwoMLPHead)
+        ),
     }
 
 
