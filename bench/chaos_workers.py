@@ -242,11 +242,15 @@ def main() -> None:
             f"{changed}\n\n"
             + markdown_table(["kill", "victim", "last saved step", "seconds to the next checkpoint"], rows)
         )
+        write_page("chaos-workers.md", page(parts, options.seed, before))  # What is done is kept.
+
+
+def page(parts: list[str], seed: int, busy: str) -> str:
+    """The results as Markdown."""
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
-    head = f"`make chaos`, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    head = f"`make chaos`, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
     body = "\n\n".join(parts)
-    page = f"# Kills of workers, drivers and nodes\n\n{head}; {before} before.\n\n{introduction}\n\n{body}"
-    write_page("chaos-workers.md", page)
+    return f"# Kills of workers, drivers and nodes\n\n{head}; {busy} before.\n\n{introduction}\n\n{body}"
 
 
 if __name__ == "__main__":
