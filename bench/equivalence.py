@@ -3,6 +3,9 @@
 Every model takes more than 20 steps with augmentation on: 21 images in batches of 4, so that each epoch ends with a
 batch of one, which leaves most workers without an image; some images have no boxes. The same seed and global batch for
 1, 2, 3 and 4 workers; compared are the losses of all steps and all weights and statistics at the end.
+
+The last column is a control: one worker against itself, its first weights changed by one unit of rounding. What training
+itself makes of such a change, no number of workers can be asked to stay below.
 """
 
 import argparse
@@ -32,6 +35,8 @@ BATCHNORM = ("sync", "frozen")
 PRECISIONS = {"float64": 1e-8, "float32": 5e-2}
 """How far apart losses and weights may be; float32 is told, not only held: AdamW makes much of rounding."""
 WORKERS = (1, 2, 3, 4)
+CONTROL = 0
+"""Stands for one worker whose first weights are a unit of rounding away."""
 SIZE = 96
 Trained = tuple[list[float], dict[str, Tensor]]
 
@@ -56,7 +61,7 @@ def settings_of(model: str, batchnorm: str) -> Config:
     )
 
 
-def train_all(rank: int, workers: int, workspace: str, out: str, port: int, precisions: list[str]) -> None:
+def train_all(rank: int, workers: int, workspace: str, out: str, port: int, precisions: list[str], nudge: bool) -> None:
     """Everything that one worker does."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -67,17 +72,21 @@ def train_all(rank: int, workers: int, workspace: str, out: str, port: int, prec
             for batchnorm in BATCHNORM:
                 for precision in precisions:
                     name = model, batchnorm, precision
-                    found[name] = train_one(*name, Path(workspace), collective)
+                    found[name] = train_one(*name, Path(workspace), collective, nudge=nudge)
     if rank == 0:
         torch.save(found, out)
 
 
-def train_one(model: str, batchnorm: str, precision: str, workspace: Path, collective: Collective) -> Trained:
-    """The losses of all steps and the weights after them."""
+def train_one(
+    model: str, batchnorm: str, precision: str, workspace: Path, collective: Collective, *, nudge: bool
+) -> Trained:
+    """The losses of all steps and the weights after them; `nudge` changes the last bit of the first weights."""
     name = "classes" if family_of(model).task == "classification" else "shapes"
     dataset = sightline.open_dataset(name, workspace=workspace)
     torch.manual_seed(0)
     network = make_model(model, num_classes=len(dataset.classes), size=SIZE).to(getattr(torch, precision))
+    if nudge:
+        nudge_weights(network)
     losses: list[float] = []
 
     def tell(word: str, content: Any) -> None:
@@ -91,6 +100,15 @@ def train_one(model: str, batchnorm: str, precision: str, workspace: Path, colle
     assert len(losses) >= 20
     assert len(trainer.loader.source) % job.config.train.batch, "the last batch is to be smaller"
     return losses, {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+@torch.no_grad()
+def nudge_weights(network: torch.nn.Module) -> None:
+    """Move every weight up or down by one unit of rounding, or not at all."""
+    generator = torch.Generator().manual_seed(1)
+    for tensor in network.parameters():
+        step = torch.randint(-1, 2, tensor.shape, generator=generator)
+        tensor.mul_(1 + step.to(tensor.dtype) * torch.finfo(tensor.dtype).eps)
 
 
 def distance(one: Trained, other: Trained) -> tuple[float, float]:
@@ -110,19 +128,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sightline-equivalence-") as name:
         sightline.synth("shapes", "shapes", images=26, seed=3, workspace=name)
         sightline.synth("shape-classes", "classes", images=26, seed=3, workspace=name)
-        for workers in WORKERS:
+        for workers in (*WORKERS, CONTROL):
             out = f"{name}/{workers}.pt"
-            given = (workers, name, out, 29600 + workers, precisions)
-            mp.spawn(train_all, given, nprocs=workers)  # type: ignore[attr-defined, no-untyped-call]
+            count = max(workers, 1)
+            given = (count, name, out, 29600 + workers, precisions, workers == CONTROL)
+            mp.spawn(train_all, given, nprocs=count)  # type: ignore[attr-defined, no-untyped-call]
             trained[workers] = torch.load(out, weights_only=True)
-            print(f"{workers} workers are done", flush=True)
+            print(f"{workers or 'control'} workers are done", flush=True)
     rows, worst = [], 0.0
     for key in trained[1]:
-        apart = [distance(trained[1][key], trained[workers][key]) for workers in WORKERS[1:]]
+        apart = [distance(trained[1][key], trained[workers][key]) for workers in (*WORKERS[1:], CONTROL)]
         rows.append([*key, *(f"{loss:.0e} / {weights:.0e}" for loss, weights in apart)])
         if key[2] == "float64":
-            worst = max(worst, *(max(pair) for pair in apart))
-    table = markdown_table(["model", "BatchNorm", "precision", *(f"{n} workers" for n in WORKERS[1:])], rows)
+            worst = max(worst, *(max(pair) for pair in apart[:-1]))
+    table = markdown_table(["model", "BatchNorm", "precision", *(f"{n} workers" for n in WORKERS[1:]), "control"], rows)
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
     page = f"""# N workers train what one trains
 

@@ -183,6 +183,66 @@ class WorkersConfig(Section):
     """Compare the weights of all workers after every epoch, and check that each image was seen once."""
 
 
+class SourceConfig(Section):
+    """Which images `detect` looks at."""
+
+    where: str | None = None
+    """For datasets and tables: a condition in SQL over their columns, such as "split='test'"."""
+    limit: int | None = Field(None, gt=0)
+    """Only so many images, the first of the source."""
+    query: str | None = None
+    """For databases: the SQL query that gives the rows."""
+    image: str | None = None
+    """For tables: the column with the image as bytes or base64; default: found by name."""
+    path: str | None = None
+    """For tables: the column with paths or URLs of images; default: found by name."""
+    key: str | None = None
+    """For tables: the column that tells rows apart; default: found by name, else the path."""
+    root: str | None = None
+    """The folder that relative paths of tables and lists begin at; default: that of the table or list."""
+
+
+class DetectConfig(Section):
+    """How a model is run over many images."""
+
+    engine: Literal["auto", "torch", "onnxruntime", "openvino"] = "auto"
+    """What runs the model; `auto` takes the fastest that fits."""
+    threshold: float | None = Field(None, ge=0, le=1)
+    """Lowest score to keep; default: the one that validation chose, else 0.3."""
+    size: int | None = Field(None, ge=32)
+    """Side that images are fitted into; default: as trained."""
+    tile: int | None = Field(None, ge=32)
+    """Cut images that are larger than this into tiles of so many pixels, and detect on every tile."""
+    overlap: float = Field(0.2, ge=0, lt=1)
+    """Share of a tile that it has in common with the next."""
+    rectangular: bool = True
+    """Whether images go into models that allow it without padding them to a square."""
+    reduced_decode: bool = True
+    """Whether JPEGs more than twice as large as the model's input are decoded at reduced scale."""
+    batch: int | None = Field(None, gt=0)
+    """Images that go through the model at once; default: 1 on a CPU, 16 on a GPU."""
+    workers: int = Field(1, gt=0)
+    """One runs in this process, several on Ray."""
+    address: str | None = None
+    """Of a Ray cluster: host:port, `auto` for the one this machine belongs to; default: one is started here."""
+    gpus_per_worker: float | None = Field(None, ge=0)
+    """Default: one for each worker where there are enough."""
+    threads: int = Field(0, ge=0)
+    """Threads of a worker's engine; 0 shares the cores out."""
+    chunk: int | None = Field(None, gt=0)
+    """Images committed at once; default: 8 at first, and more as the job grows."""
+    lease_s: float = Field(30.0, gt=0)
+    """A run that gives no sign of life for so long loses the chunks it was working on to others."""
+    stall_s: float = Field(300.0, gt=0)
+    """A worker that finishes no image for so long is ended."""
+    max_rejected: float = Field(1.0, ge=0, le=1)
+    """Exit code 4 when a larger share of the images than this was rejected."""
+    save_images: int = Field(0, ge=0)
+    """Keep so many pictures with boxes beside the detections."""
+    table_prefix: str = ""
+    """What the names of a database's tables begin with."""
+
+
 class TrackingConfig(Section):
     """Where runs are kept."""
 
@@ -203,6 +263,8 @@ class Config(Section):
     augment: AugmentConfig = AugmentConfig()
     train: TrainConfig = TrainConfig()
     workers: WorkersConfig = WorkersConfig()
+    source: SourceConfig = SourceConfig()
+    detect: DetectConfig = DetectConfig()
     tracking: TrackingConfig = TrackingConfig()
 
 

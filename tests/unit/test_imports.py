@@ -19,12 +19,13 @@ LAYERS = [
     {"models"},
     {"engines"},
     {"training", "report"},
-    {"registering"},
+    {"registering", "detection"},
     {"api", "model_api"},
     {"cli", "__main__"},
 ]
 OWNERS = {
     "torch": {"data/worker.py", "models", "engines", "registering", "training"},
+    "duckdb": {"detection"},
     "torchvision": {"models"},
     "mlflow": {"tracking/pyfunc_model.py", "tracking/pyfunc_shim.py"},
     "pandas": {"tracking/pyfunc_model.py"},
@@ -39,6 +40,7 @@ HEAVY = {
     "streamlit",
     "pandas",
     "sqlalchemy",
+    "duckdb",
     "onnx",
     "onnxruntime",
     "onnxscript",

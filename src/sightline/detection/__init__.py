@@ -1,0 +1,1 @@
+"""Detection over many images: sources, plan, workers, targets."""

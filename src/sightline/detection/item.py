@@ -1,0 +1,61 @@
+"""An image of a source as it travels: where it is, never what it shows."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image.
+
+    Attributes:
+        image_id: What tells it from all others of its source; the same in every run.
+        uri: Where people find it, without credentials.
+        version: Changes when the image does (size and time of a file); empty where the source cannot tell.
+        ref: How its source reads it again.
+    """
+
+    image_id: str
+    uri: str
+    version: str
+    ref: str
+
+
+class Source(Protocol):
+    """Images to look at. Workers get a pickled copy, and read by themselves."""
+
+    @property
+    def name(self) -> str:
+        """What it is, the same in every run and without credentials: part of the job's identity."""
+        ...
+
+    def items(self) -> Iterator[Item]:
+        """All images, streamed: names do not have to fit in memory. Only the driver asks.
+
+        What looks like an image and cannot be read (a link out of the folder, say) is an item all the same; reading it
+        says why.
+        """
+        ...
+
+    def read(self, item: Item) -> bytes:
+        """The encoded bytes of an image; several threads ask at once.
+
+        Raises:
+            ImageError: It cannot be read; it becomes a rejected row.
+        """
+        ...
+
+    def is_visible(self) -> bool:
+        """Whether this process can read the source: a worker on another machine may not see the driver's disk."""
+        ...
+
+
+def id_of(key: str) -> str:
+    """The id of an image with this normalised URI or key of a table.
+
+    >>> id_of("/photos/a.jpg")
+    '46dd5d5b92eb57143f7758e85de62008'
+    """
+    return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

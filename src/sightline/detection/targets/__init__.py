@@ -1,0 +1,1 @@
+"""Where detections go, one kind a file."""

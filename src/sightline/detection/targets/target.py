@@ -1,0 +1,100 @@
+"""What a target of detections can do. A new kind is one file and one line in the factory.
+
+The plan of a job and the leases of its chunks lie with the target, for that is what all runs of a job share, wherever
+they run. A chunk is some images under one name. It is leased, so that two runs do not do the same work, and committed
+once: the first commit wins, and readers see whole chunks only.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A run of a job, as leases name it.
+
+    Attributes:
+        token: Random; no two runs have the same.
+        host: Of the machine.
+        pid: Of the driver's process there.
+    """
+
+    token: str
+    host: str
+    pid: int
+
+
+class Target(Protocol):
+    """Where the detections of one job go, opened by one run of it."""
+
+    @property
+    def location(self) -> str:
+        """How it is named in messages and manifests: without credentials."""
+        ...
+
+    def open(self, job: dict[str, Any]) -> None:
+        """Make a place for a job, or find the one that is there; `job["id"]` is its identity.
+
+        Raises:
+            ExistsError: The place belongs to something else.
+        """
+        ...
+
+    def generation(self, number: int) -> bytes | None:
+        """A part of the plan, if it has been published."""
+        ...
+
+    def publish(self, number: int, plan: bytes) -> bool:
+        """Add a part to the plan; false if there is one of that number already, which then stays."""
+        ...
+
+    def committed(self) -> set[str]:
+        """Names of the chunks whose rows are there."""
+        ...
+
+    def claim(self, chunks: Sequence[str], owner: Owner, *, lease_s: float) -> dict[str, int]:
+        """Lease chunks; for those that were got, how often they have been leased with this time.
+
+        A chunk is not got if it is committed, or another run's lease of it lasts. A lease ends `lease_s` after it was
+        last renewed, or at once when its owner is known to be dead.
+        """
+        ...
+
+    def renew(self, chunks: Collection[str], owner: Owner, *, lease_s: float) -> None:
+        """Make own leases last for as long again from now."""
+        ...
+
+    def release(self, chunks: Collection[str], owner: Owner) -> None:
+        """Give own leases back; the attempt does not count."""
+        ...
+
+    def commit(self, chunk: str, rows: pa.Table) -> bool:
+        """Add the rows of a chunk, all or none, and end its lease; false if another run was first.
+
+        Args:
+            rows: In the columns of `IMAGES`.
+        """
+        ...
+
+    def rewrite(self, chunk: str, rows: pa.Table) -> None:
+        """Put new rows in place of those of the same images, in one step; other rows of the chunk stay."""
+        ...
+
+    def rows(self, columns: Sequence[str], *, status: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Some scalar columns of the committed rows of this job."""
+        ...
+
+    def read_manifest(self) -> dict[str, Any] | None:
+        """What the last run left."""
+        ...
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Keep counts, parameters and timings beside the rows."""
+        ...
+
+    def close(self) -> None:
+        """End connections."""
+        ...
