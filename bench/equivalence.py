@@ -113,7 +113,7 @@ def nudge_weights(network: torch.nn.Module) -> None:
 
 def distance(one: Trained, other: Trained) -> tuple[float, float]:
     """The largest relative difference of a loss, and of a tensor of weights (absolute, below a length of 1)."""
-    losses = max(abs(a - b) / abs(a) for a, b in zip(one[0], other[0], strict=True))
+    losses = max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one[0], other[0], strict=True))
     tensors = [(a, other[1][name]) for name, a in one[1].items() if a.is_floating_point()]
     weights = max(float((a - b).norm()) / max(float(a.norm()), 1.0) for a, b in tensors)
     return losses, weights

@@ -251,6 +251,7 @@ def evaluate(
     iou: float | None = None,
     size: int | None = None,
     score_threshold: float | None = None,
+    engine: str | None = None,
     deeppcb: "DeepPcbOutput | None" = None,
     workspace: str | Path | None = None,
     config: Config | None = None,
@@ -264,6 +265,7 @@ def evaluate(
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
         score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
+        engine: What runs the model: see `load_model`; default: torch, or `auto` for a model that came as an ONNX file.
         deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
         config: `loader` says how images are read, `tracking` where models are registered.
         on_note: Told which model a name was taken for, where it could mean several.
@@ -272,6 +274,8 @@ def evaluate(
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
     """
     from sightline.data.formats.deeppcb_results import DeepPcbResults
+    from sightline.engines.factory import open_engine
+    from sightline.models.graph import is_onnx
     from sightline.models.reference import Finder
     from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
@@ -281,7 +285,13 @@ def evaluate(
     bundle = finder.find(str(model))
     opened = open_dataset(dataset, workspace=workspace)
     check_classes(bundle.info, opened)
-    loaded = bundle.load(size=size).to(pick_device("auto"))
+    loaded = bundle.load(size=size)
+    came_as_onnx = is_onnx(loaded.graphs())
+    loaded = loaded.to("cpu" if came_as_onnx else pick_device("auto"))
+    runner = None
+    if engine or came_as_onnx:
+        compiled = Workspace.find(workspace).root / "compiled"
+        runner = open_engine(loaded, name=engine or "auto", cache=compiled, key=bundle.hash)
     chosen = opened.select(split)
     threshold = bundle.info.score_threshold if score_threshold is None else score_threshold
     metric = make_metric(loaded, opened, iou=iou, score_threshold=threshold)
@@ -292,7 +302,7 @@ def evaluate(
             results.add(chosen[position].file_name, found.boxes, found.scores, found.labels)
 
     loader = (config or Config()).loader
-    return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found)
+    return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found, runner=runner)
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

@@ -48,6 +48,7 @@ def load_model(
     >>> [found.names for found in model.predict(["a.jpg", "b.jpg"])]  # doctest: +SKIP
     """
     from sightline.engines.factory import open_engine
+    from sightline.models.graph import is_onnx
     from sightline.models.letterbox import Letterbox
     from sightline.models.predictor import Predictor
     from sightline.training.precision import pick_device
@@ -56,7 +57,7 @@ def load_model(
     model = bundle.load(size=size)
     letterbox = model.preprocess()
     assert isinstance(letterbox, Letterbox)
-    device = pick_device("auto")
+    device = pick_device("cpu" if is_onnx(model.graphs()) else "auto")
     compiled = Workspace.find(workspace).root / "compiled"
     opened = open_engine(model.to(device), name=engine, threads=threads, cache=compiled, key=bundle.hash)
     if on_note and opened.reason:
@@ -237,36 +238,47 @@ def import_model(
     file: str | Path,
     to: str | Path,
     *,
-    model: str,
-    classes: str | tuple[str, ...],
+    model: str | None = None,
+    classes: str | tuple[str, ...] | None = None,
     size: int | None = None,
+    licence: str | None = None,
     workspace: str | Path | None = None,
     config: Config | None = None,
 ) -> "Bundle":
-    """Make a bundle of weights that torchvision, or anything with its models, has saved; nothing in the file is run.
+    """Make a bundle of weights that torchvision, or anything with its models, has saved, or of a YOLO in ONNX.
+
+    No code in the file is run. An ONNX file holds none; it is looked through, then tried on a blank image.
 
     Args:
-        file: A state_dict that torch wrote (.pt, .pth), read with `weights_only`; or .safetensors.
+        file: A state_dict that torch wrote (.pt, .pth), read with `weights_only`; .safetensors; or .onnx.
         to: A new directory (with a '/'), or a name to register it under.
-        model: The architecture, such as fasterrcnn-mobilenet.
-        classes: Names in the model's order without the background; as one text: a,b,c, or a file with one on each line.
+        model: The architecture, such as fasterrcnn-mobilenet; an ONNX file needs none.
+        classes: Names in the model's order without the background; as one text: a,b,c, or a file with one on each
+            line, or a YAML file with `names`. Default: those that an ONNX file brings.
+        size: Side of the square that images are fitted into; default: the model's usual.
+        licence: Of an ONNX file; default: the one it brings, else "unknown".
 
     >>> import sightline
     >>> sightline.import_model("net.pth", "./net", model="ssdlite", classes="cat,dog").hash  # doctest: +SKIP
+    >>> sightline.import_model("yolo11n.onnx", "./yolo").info.licence  # doctest: +SKIP
     """
-    from sightline.registering.conversion import convert_weights, parse_classes
+    from sightline.registering.conversion import convert_file, parse_classes
     from sightline.registering.register import register_bundle
 
-    names = parse_classes(classes) if isinstance(classes, str) else tuple(classes)
+    names = parse_classes(classes) if isinstance(classes, str) else classes
     source = Path(file).expanduser()
+
+    def convert(place: Path) -> "Bundle":
+        return convert_file(source, place, model=model, classes=names, size=size, licence=licence)
+
     if is_location(str(to)):
         place = Path(to).expanduser()
         if place.exists():
             raise ExistsError(f"{str(place)!r} is there already: give another --to, or remove it")
-        return convert_weights(source, place, model=model, classes=names, size=size)
+        return convert(place)
     check_name(str(to))
     with tempfile.TemporaryDirectory(prefix="sightline-") as temporary:
-        bundle = convert_weights(source, Path(temporary) / "model", model=model, classes=names, size=size)
+        bundle = convert(Path(temporary) / "model")
         kept = register_bundle(_registry(workspace, config, make=True), str(to), bundle)
     return _finder(workspace, config, None).find(f"{kept.name}/{kept.version}")
 

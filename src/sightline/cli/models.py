@@ -211,12 +211,28 @@ def register(
 
 
 def import_weights(
-    file: Annotated[str, typer.Argument(help="A state_dict: .pt, .pth or .safetensors.", show_default=False)],
-    model: Annotated[str, typer.Option(help="Its architecture, such as fasterrcnn-mobilenet.", show_default=False)],
-    classes: Annotated[str, typer.Option(help="a,b,c, or a file with one on each line.", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(help="A state_dict (.pt, .pth, .safetensors), or a YOLO in ONNX.", show_default=False)
+    ],
     to: Annotated[str, typer.Option(metavar="DIR|NAME", help="A new directory, or a name to register it under.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Its architecture, such as fasterrcnn-mobilenet; not for ONNX.", show_default=False),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            "--classes",
+            "--names",
+            help="a,b,c, a file with one on each line, or a YAML file with names.",
+            show_default="what an ONNX file brings",
+        ),
+    ] = None,
     size: Annotated[
         int | None, typer.Option(min=32, help="Side that images are fitted into.", show_default="the model's usual")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Of an ONNX file.", show_default="what it brings, else unknown")
     ] = None,
     tracking_uri: TrackingUri = None,
     workspace: WorkspaceOption = None,
@@ -225,7 +241,7 @@ def import_weights(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make a model of somebody's weights; nothing in the file is run."""
+    """Make a model of somebody's weights, or of a YOLO in ONNX; no code in the file is run."""
     from sightline import model_api
 
     session = Session(workspace, json, debug, config, sets)
@@ -235,11 +251,13 @@ def import_weights(
         model=model,
         classes=classes,
         size=size,
+        licence=licence,
         workspace=workspace,
         config=_settings(session, tracking_uri),
     )
     shown = {"path": str(found.path), "hash": found.hash, **found.info.model_dump(mode="json")}
-    session.finish(shown, lambda: session.say(f"{file} is now a {found.info.model} in {found.path}"))
+    said = f"{file} is now a {found.info.model} in {found.path}; licence: {found.info.licence}"
+    session.finish(shown, lambda: session.say(said))
 
 
 def _settings(session: Session, tracking_uri: str | None) -> "Config":

@@ -5,6 +5,7 @@ the same pixels; whatever that refuses is asked of Pillow again.
 """
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,33 @@ def decode(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
         except ValueError:
             pass  # Warnings count as errors there: let Pillow decide whether the pixels are whole.
     return _upright(image, orientation)
+
+
+def decode_reduced(
+    data: EncodedImage, wanted: Callable[[int, int], tuple[int, int]], *, max_pixels: int = MAX_PIXELS
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Decode for somebody who will make the image smaller anyway.
+
+    A plain JPEG of at least twice the wanted sides is decoded at reduced scale, which is several times as quick.
+
+    Args:
+        wanted: Given width and height of the upright image, the smallest sides that will do.
+
+    Returns:
+        The pixels, and the width and height of the image itself.
+    """
+    plain = _plain_jpeg_header(data)
+    if plain is not None:
+        _check_pixels((plain.width, plain.height), max_pixels)
+        least_width, least_height = wanted(plain.width, plain.height)
+        if plain.width >= 2 * least_width and plain.height >= 2 * least_height:
+            try:
+                pixels = simplejpeg.decode_jpeg(data, min_width=least_width, min_height=least_height, min_factor=2)
+                return pixels, (plain.width, plain.height)
+            except ValueError:
+                pass  # As in `decode`.
+    pixels = decode(data, max_pixels=max_pixels)
+    return pixels, (pixels.shape[1], pixels.shape[0])
 
 
 def decode_pil(image: Image.Image, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:

@@ -79,6 +79,10 @@ def open_exported(model: Detector, directory: Path, *, threads: int) -> Engine:
             raise DamagedError(f"{str(directory)!r} says it is {other!r}; expected onnx or openvino")
 
 
+def _corner(letterbox: Letterbox) -> str | None:
+    return None if letterbox.centred else "upper left"
+
+
 def _describe(model: Detector, to: ExportName) -> dict[str, Any]:
     letterbox = model.preprocess()
     assert isinstance(letterbox, Letterbox)
@@ -96,7 +100,7 @@ def _describe(model: Detector, to: ExportName) -> dict[str, Any]:
     }
     return {
         "preprocessing": {
-            "letterbox": {**asdict(letterbox), "fill": FILL, "corner": "upper left", "resampling": "bilinear"},
+            "letterbox": {**asdict(letterbox), "fill": FILL, "corner": _corner(letterbox), "resampling": "bilinear"},
             "images": "batch x 3 x height x width, RGB, uint8; normalised inside the graph",
         },
         "graphs": graphs,

@@ -10,8 +10,9 @@ from sightline.engines.onnx_engine import OnnxEngine
 from sightline.engines.onnx_form import onnx_form
 from sightline.engines.openvino_engine import OpenVinoEngine
 from sightline.engines.torch_engine import TorchEngine
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
+from sightline.models.graph import is_onnx
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
@@ -40,9 +41,10 @@ def open_engine(
     threads = num_cores() if threads is None else threads
     if threads < 1:
         raise ConfigError(f"threads is {threads}: give 1 or more, or leave it out for one a core")
-    device, reason = next(model.parameters()).device.type, ""
+    given_as_onnx, reason = is_onnx(model.graphs()), ""
+    device = "cpu" if given_as_onnx else next(model.parameters()).device.type
     if name == "auto":
-        name, reason = choose_engine(device)
+        name, reason = choose_engine_for_onnx() if given_as_onnx else choose_engine(device)
     elif name in ("onnxruntime", "openvino") and device != "cpu":
         raise ConfigError(f"engine {name!r} runs on the CPU and the model is on {device!r}: take torch, or model.cpu()")
     engine = _open(model, name, threads=threads, cache=cache, key=key)
@@ -58,6 +60,18 @@ def choose_engine(device: str) -> tuple[str, str]:
         if all(find_spec(package) for package in (name, "onnx", "onnxscript")):
             return name, "the fastest on CPUs that is installed"
     return "torch", "nothing faster is installed: pip install 'sightline[engines]'"
+
+
+def choose_engine_for_onnx() -> tuple[str, str]:
+    """The fastest installed engine for a model that came as an ONNX file, and why.
+
+    Raises:
+        MissingExtraError: There is none.
+    """
+    for name in ("openvino", "onnxruntime"):
+        if find_spec(name):
+            return name, "the fastest for an ONNX file that is installed"
+    raise MissingExtraError("onnxruntime", "engines")
 
 
 def _open(model: Detector, name: str, *, threads: int, cache: Path | None, key: str | None) -> Engine:

@@ -10,7 +10,7 @@ from sightline.engines.engine import copy_for_inference
 from sightline.engines.form_cache import load_form, store_form
 from sightline.errors import MissingExtraError
 from sightline.models.detector import Detector
-from sightline.models.graph import Graph
+from sightline.models.graph import Graph, OnnxModule, is_onnx
 
 _LAYOUT = 2  # To be raised when graphs change, so that forms of earlier versions are not taken for theirs.
 _PACKAGES = ("torch", "torchvision", "onnx", "onnxscript")
@@ -23,7 +23,7 @@ def onnx_form(model: Detector, *, cache: Path | None = None, key: str | None = N
         cache: Where compiled forms are kept; None keeps nothing.
         key: The hash of the model; None keeps nothing.
     """
-    if cache is None or key is None:
+    if cache is None or key is None or is_onnx(model.graphs()):
         return export_onnx(model)
     place = cache / key / f"onnx-{_LAYOUT}-{_versions()}"
     found = load_form(place)
@@ -40,6 +40,8 @@ def export_onnx(model: Detector) -> dict[str, bytes]:
 
 
 def _export(graph: Graph) -> bytes:
+    if isinstance(graph.module, OnnxModule):
+        return graph.module.content
     try:
         import onnxscript  # noqa: F401 - torch's exporter asks for it only after it has worked for a while.
     except ImportError:

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from sightline.engines.engine import Engine, copy_for_inference
 from sightline.engines.fuse import fuse_batchnorm
+from sightline.errors import ConfigError
 from sightline.models.detector import Detector
-from sightline.models.graph import run_in_torch
+from sightline.models.graph import is_onnx, run_in_torch
 
 
 class TorchEngine(Engine):
@@ -15,6 +16,8 @@ class TorchEngine(Engine):
     name = "torch"
 
     def __init__(self, model: Detector, *, threads: int) -> None:
+        if is_onnx(model.graphs()):
+            raise ConfigError("engine 'torch' cannot run a model that is an ONNX file: take onnxruntime or openvino")
         own = copy_for_inference(model)
         fuse_batchnorm(own)
         own = own.to(memory_format=torch.channels_last)

@@ -1,7 +1,7 @@
 """A bundle: a model as it is kept, moved and loaded, in one directory that is complete or absent, without pickle.
 
 model/
-weights.safetensors     the weights
+weights.safetensors     the weights; or model.onnx, the whole network, of a model that came as an ONNX file
 model.json              what it is: architecture, classes, preprocessing, figures, where it comes from
 README.md               the model card
 picture-00.jpg …        what it finds in some images, shown in the card
@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from sightline.data.disk import sync
 from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, write_manifest
-from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError
+from sightline.errors import ConfigError, DamagedError, FormatError, NotFoundError, StorageError
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector
 from sightline.models.factory import family_of, make_model
@@ -34,9 +34,11 @@ from sightline.models.info import (
 )
 from sightline.models.letterbox import Letterbox
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
+from sightline.models.yolo_onnx import NAME as YOLO_ONNX
+from sightline.models.yolo_onnx import load_yolo
 from sightline.tracking.machine import library_versions
 
-WEIGHTS, DESCRIPTION, CARD = "weights.safetensors", "model.json", "README.md"
+WEIGHTS, ONNX, DESCRIPTION, CARD = "weights.safetensors", "model.onnx", "model.json", "README.md"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,39 @@ class Bundle:
     hash: str
 
     def load(self, *, size: int | None = None) -> Detector:
-        """The model, ready to detect; it takes images of another size if one is given."""
+        """The model, ready to detect; it takes images of another size if one is given.
+
+        Raises:
+            DamagedError: It is not a model of this version.
+            ConfigError: It takes images of one size only, and that is another.
+        """
+        info = self.info
+        if info.model == YOLO_ONNX:
+            model: Detector = self._load_onnx(size)
+        else:
+            model = self._load_weights(size)
+        if size is None and preprocessing_of(model) != info.preprocessing:
+            raise DamagedError(
+                f"{str(self.path)!r} wants images prepared as {info.preprocessing}; this version of Sightline prepares "
+                f"them as {preprocessing_of(model)}: use the version that made it ({info.versions.get('sightline')})"
+            )
+        return model.eval()
+
+    def _load_onnx(self, size: int | None) -> Detector:
+        preprocessing = self.info.preprocessing
+        try:
+            return load_yolo(
+                self.path / ONNX,
+                size=size or preprocessing.size,
+                stride=preprocessing.multiple,
+                num_classes=len(self.info.classes),
+            )
+        except (FormatError, NotFoundError, ConfigError) as error:
+            if size is not None and isinstance(error, ConfigError):
+                raise
+            raise DamagedError(f"{str(self.path)!r} is not a model of this version: {error}") from None
+
+    def _load_weights(self, size: int | None) -> Detector:
         info = self.info
         try:
             model = make_model(info.model, num_classes=len(info.classes), size=size or info.size)
@@ -60,12 +94,7 @@ class Bundle:
         except (RuntimeError, SafetensorError, OSError, ConfigError) as error:
             reason = " ".join(str(error).split())[:300]
             raise DamagedError(f"{str(self.path)!r} is not a model of this version: {reason}") from None
-        if size is None and preprocessing_of(model) != info.preprocessing:
-            raise DamagedError(
-                f"{str(self.path)!r} wants images prepared as {info.preprocessing}; this version of Sightline prepares "
-                f"them as {preprocessing_of(model)}: use the version that made it ({info.versions.get('sightline')})"
-            )
-        return model.eval()
+        return model
 
     @property
     def pictures(self) -> list[Path]:
@@ -96,11 +125,13 @@ def describe(
     per_class: Mapping[str, float] | None = None,
     dataset: DatasetNote | None = None,
     run: RunNote | None = None,
+    licence: str | None = None,
 ) -> ModelInfo:
     """What a model is, with what follows from the model itself.
 
     Args:
         name: Of the architecture.
+        licence: Of the architecture; None takes that of the family.
         per_class: Figures named `NAME/INDEX OF THE CLASS`.
     """
     figures: Figures = finite(metrics or {})
@@ -114,7 +145,7 @@ def describe(
         per_class=figures_by_class(finite(per_class or {}), len(classes)),
         dataset=dataset,
         run=run,
-        licence=family_of(name).licence,
+        licence=licence or family_of(name).licence,
         versions=library_versions(),
     )
 
@@ -126,22 +157,27 @@ def preprocessing_of(model: Detector) -> Preprocessing:
     return Preprocessing.of(letterbox)
 
 
-def save_bundle(directory: Path, weights: Weights, info: ModelInfo, others: Mapping[str, bytes]) -> Bundle:
+def save_bundle(directory: Path, weights: Weights | bytes, info: ModelInfo, others: Mapping[str, bytes]) -> Bundle:
     """Write a bundle; the directory is complete or absent, and when this returns it survives a crash.
 
     Args:
+        weights: Tensors, or a whole ONNX file.
         others: The card and its pictures, by name.
 
     Raises:
         NotFiniteError: The weights are not finite; nothing is written.
         StorageError: The disk refused.
     """
-    refuse_not_finite(weights)
+    if not isinstance(weights, bytes):
+        refuse_not_finite(weights)
     partial = directory.with_name(f".{directory.name}.tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        save_file(plain_weights(weights), partial / WEIGHTS)
+        if isinstance(weights, bytes):
+            (partial / ONNX).write_bytes(weights)
+        else:
+            save_file(plain_weights(weights), partial / WEIGHTS)
         (partial / DESCRIPTION).write_text(info.to_json(), "utf-8")
         for name, content in others.items():
             (partial / name).write_bytes(content)
@@ -165,5 +201,6 @@ def _same_model(directory: Path, partial: Path, info: ModelInfo) -> Bundle | Non
         found = open_bundle(directory)
     except (NotFoundError, DamagedError):
         return None
-    notes = [parse_manifest((place / MANIFEST).read_bytes(), str(place))[WEIGHTS] for place in (directory, partial)]
-    return found if notes[0] == notes[1] and found.info.is_like(info) else None
+    manifests = [parse_manifest((place / MANIFEST).read_bytes(), str(place)) for place in (directory, partial)]
+    old, new = ([files.get(name) for name in (WEIGHTS, ONNX)] for files in manifests)
+    return found if old == new and found.info.is_like(info) else None

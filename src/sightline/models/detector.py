@@ -78,10 +78,14 @@ class Detector(nn.Module, ABC):
     Attributes:
         size: Side of the square that images are fitted into.
         heads: Beginnings of the names of the weights that tell classes apart; others do not depend on the classes.
+        rectangular: Whether canvases that are not square, of sides that `preprocess` could give, are as good: a caller
+            with images of one shape may then leave out most of the padding. Not where boxes are laid out relative to
+            the canvas (SSD), nor where strides are (torchvision's anchors: at 480 pixels its stride of 64 becomes 60).
     """
 
     size: int
     heads: tuple[str, ...] = ()
+    rectangular: bool = False
 
     @abstractmethod
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:

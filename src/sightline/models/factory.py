@@ -14,6 +14,7 @@ from sightline.models.detector import Detector
 from sightline.models.family import Family, Recipe
 from sightline.models.nano import NanoDetector
 from sightline.models.torchvision_detector import TorchvisionDetector
+from sightline.models.yolo_onnx import NAME as YOLO_ONNX
 
 _RESNET18 = tv.ResNet18_Weights.IMAGENET1K_V1.url
 _RESNET50 = tv.ResNet50_Weights.IMAGENET1K_V1.url
@@ -33,6 +34,11 @@ def make_model(name: str, *, num_classes: int, size: int | None = None) -> Detec
 
 def family_of(name: str) -> Family:
     """What is known of the model of this name."""
+    if name == YOLO_ONNX:
+        raise ConfigError(
+            f"model {name!r} is an ONNX file, which `sightline import` makes a bundle of; it cannot be made anew or "
+            f"trained: take one of {', '.join(FAMILIES)}"
+        )
     if name not in FAMILIES:
         raise ConfigError(f"model {name!r} is not known: take one of {', '.join(FAMILIES)}")
     return FAMILIES[name]

@@ -29,14 +29,16 @@ class Preprocessing(Part):
     """What is done to an upright 8-bit RGB image before it goes into the network.
 
     Attributes:
-        resize: The image is scaled into the upper left corner of a canvas of this colour, keeping its aspect.
+        centred: The image lies in the middle of the canvas; else in its upper left corner.
+        resize: The image is scaled onto a canvas of the colour `fill`, keeping its aspect.
         normalise: Numbers are brought to the network's range inside of it.
     """
 
     size: int = Field(ge=32, le=16384)
-    multiple: int
+    multiple: int = Field(ge=1, le=1024)
     square: bool
     upscale: bool
+    centred: bool = False
     fill: int = FILL
     color: Literal["RGB"] = "RGB"
     resize: Literal["bilinear"] = "bilinear"

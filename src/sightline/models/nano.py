@@ -39,6 +39,7 @@ class NanoDetector(Detector):
     """
 
     heads = ("net.class_map.",)
+    rectangular = True
 
     def __init__(
         self,

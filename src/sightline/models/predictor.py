@@ -21,7 +21,7 @@ from sightline.errors import ConfigError, ImageError
 from sightline.models.bundle import Bundle
 from sightline.models.detector import Found, Pixels
 from sightline.models.letterbox import Letterbox, boxes_to_original
-from sightline.structures import Annotation, Boxes, empty_boxes
+from sightline.structures import Boxes
 
 ImageLike = str | Path | bytes | bytearray | memoryview | NDArray[np.uint8] | Image.Image
 """A path, the encoded bytes of a file, H x W x 3 uint8 RGB, or a PIL image."""
@@ -30,8 +30,6 @@ DEFAULT_THRESHOLD = 0.3
 """Lowest score to report where validation has chosen none."""
 Row = tuple[str, float, float, float, float, float]
 """Name, score, and the box as xyxy."""
-
-_NOTHING_KNOWN = Annotation(empty_boxes(), np.zeros(0, np.int32), np.zeros(0, np.bool_))
 
 
 class Runner(Protocol):
@@ -88,6 +86,21 @@ class Classification:
         yield (self.name, self.score, 0.0, 0.0, float(self.size[0]), float(self.size[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """An image as the network takes it.
+
+    Attributes:
+        canvas: H x W x 3 uint8 RGB.
+        width: Of the upright original, in whose pixels boxes are given.
+        height: Likewise.
+    """
+
+    canvas: Pixels
+    width: int
+    height: int
+
+
 @dataclass(frozen=True)
 class Predictor:
     """A model that can be asked.
@@ -127,24 +140,48 @@ class Predictor:
         Raises:
             ImageError: An image cannot be used; the message says which.
         """
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise ConfigError(f"threshold is {threshold}; expected 0 to 1")
         given: Sequence[Any] = images if isinstance(images, list | tuple) else [images]
-        chosen = threshold if threshold is not None else self.bundle.info.score_threshold
-        lowest = DEFAULT_THRESHOLD if chosen is None else chosen
+        lowest = self.lowest_score(threshold)
         results: list[Any] = []
         for start in range(0, len(given), self.batch):
-            pixels = [self._read(given, place) for place in range(start, min(start + self.batch, len(given)))]
-            results += [self._result(found, one, lowest) for found, one in zip(self._run(pixels), pixels, strict=True)]
+            places = range(start, min(start + self.batch, len(given)))
+            fitted = [self.fit(self._read(given, place)) for place in places]
+            results += self._find_each_size(fitted, lowest)
         return results
 
-    def _run(self, images: list[Pixels]) -> list[Found]:
-        fitted = np.stack([self.letterbox(pixels, _NOTHING_KNOWN)[0] for pixels in images])
-        with torch.inference_mode():
-            return self.runner.detect(torch.from_numpy(fitted).permute(0, 3, 1, 2).to(self.device))
+    def lowest_score(self, threshold: float | None) -> float:
+        """The threshold that is meant: the one given, else the one that validation chose, else 0.3."""
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise ConfigError(f"threshold is {threshold}; expected 0 to 1")
+        chosen = threshold if threshold is not None else self.bundle.info.score_threshold
+        return DEFAULT_THRESHOLD if chosen is None else chosen
 
-    def _result(self, found: Found, pixels: Pixels, threshold: float) -> Detections | Classification:
-        height, width = pixels.shape[:2]
+    def fit(self, pixels: Pixels, *, size: tuple[int, int] | None = None) -> Fitted:
+        """An upright RGB image as the network takes it.
+
+        Args:
+            size: Width and height of the image, if the pixels are those of a smaller version of it.
+        """
+        width, height = size or (pixels.shape[1], pixels.shape[0])
+        return Fitted(self.letterbox.place(pixels, width=width, height=height), width, height)
+
+    def find(self, images: Sequence[Fitted], threshold: float) -> list[Detections] | list[Classification]:
+        """What is in each image; their canvases have the same size."""
+        canvases = np.stack([image.canvas for image in images])
+        with torch.inference_mode():
+            found = self.runner.detect(torch.from_numpy(canvases).permute(0, 3, 1, 2).to(self.device))
+        return [self._result(one, image, threshold) for one, image in zip(found, images, strict=True)]  # type: ignore[return-value]
+
+    def _find_each_size(self, images: list[Fitted], threshold: float) -> list[Any]:
+        results: list[Any] = [None] * len(images)
+        for shape in dict.fromkeys(image.canvas.shape for image in images):
+            places = [place for place, image in enumerate(images) if image.canvas.shape == shape]
+            for place, found in zip(places, self.find([images[place] for place in places], threshold), strict=True):
+                results[place] = found
+        return results
+
+    def _result(self, found: Found, image: Fitted, threshold: float) -> Detections | Classification:
+        width, height = image.width, image.height
         scores, labels = found.scores.float().cpu().numpy(), found.labels.int().cpu().numpy()
         if self.bundle.info.task == "classification":
             by_class = np.zeros(len(self.classes), np.float32)

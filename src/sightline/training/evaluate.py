@@ -19,6 +19,7 @@ from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector, Found
 from sightline.models.info import ModelInfo
 from sightline.models.letterbox import Letterbox, boxes_to_original
+from sightline.models.predictor import Runner
 from sightline.training.collective import Alone, Collective
 from sightline.training.step import to_device
 
@@ -60,15 +61,17 @@ def evaluate(
     collective: Collective | None = None,
     progress: Progress | None = None,
     on_found: OnFound | None = None,
+    runner: Runner | None = None,
 ) -> DetectionResult | ClassificationResult:
     """Feed a new metric with what the model finds, and compute it over all workers.
 
     Args:
+        runner: An engine of the model; None takes the model's own modules.
         on_found: Told of every image of a detector, in the order of the dataset; each worker is told of its own.
     """
     collective = collective or Alone()
     done = 0
-    for batch, found in _found(model, dataset, loader, collective):
+    for batch, found in _found(model, dataset, loader, collective, runner or model):
         for position, one in zip(batch.positions.tolist(), found, strict=True):
             if isinstance(metric, ClassificationMetric):
                 _take_answer(metric, dataset, position, one)
@@ -121,7 +124,7 @@ def _by_class(found: DetectionResult | ClassificationResult) -> dict[str, float]
 
 
 def _found(
-    model: Detector, dataset: Dataset, config: LoaderConfig, collective: Collective
+    model: Detector, dataset: Dataset, config: LoaderConfig, collective: Collective, runner: Runner
 ) -> Iterator[tuple[Batch, list[Found]]]:
     parameter = next(model.parameters())
     loader = Loader(dataset, config, shuffle=False, transform=model.preprocess())
@@ -129,7 +132,7 @@ def _found(
     for batch in loader.batches(epoch=0, rank=collective.rank, world_size=collective.size):
         with torch.inference_mode():
             work = to_device(batch, device=parameter.device, seed=0, dtype=parameter.dtype)
-            yield batch, model.detect(work.images)
+            yield batch, runner.detect(work.images)
 
 
 def _take_answer(metric: ClassificationMetric, dataset: Dataset, position: int, found: Found) -> None:

@@ -9,7 +9,7 @@ from torchvision import models as tv
 from torchvision.models import detection as tvd
 
 import sightline
-from sightline.errors import ConfigError, DamagedError, ExistsError, NotFoundError
+from sightline.errors import ConfigError, DamagedError, ExistsError, FormatError, NotFoundError
 from sightline.models.bundle import open_bundle
 from sightline.models.predictor import Classification
 from sightline.registering.conversion import parse_classes
@@ -89,3 +89,31 @@ def test_classes(text: str, names: tuple[str, ...]) -> None:
 def test_classes_that_are_none(text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         parse_classes(text)
+
+
+@pytest.mark.parametrize("text", ["names: [a, b]", "names: {1: b, 0: a}", "path: .\nnames:\n  0: a\n  1: b\n"])
+def test_classes_of_a_yaml_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "names.yaml").write_text(text)
+    assert parse_classes(str(tmp_path / "names.yaml")) == ("a", "b")
+
+
+@pytest.mark.parametrize("text", ["a: 1", "names: 7", "names: {1: a}", "- a", "names: [", "!!python/name:os.x"])
+def test_yaml_files_without_classes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "names.yaml").write_text(text)
+    with pytest.raises(FormatError):
+        parse_classes(str(tmp_path / "names.yaml"))
+
+
+def test_a_file_of_names_that_is_not_there_is_no_name() -> None:
+    with pytest.raises(NotFoundError, match=r"'names\.yaml' is not there"):
+        parse_classes("names.yaml")
+
+
+def test_weights_alone_need_a_model_and_classes(tmp_path: Path) -> None:
+    torch.save(tv.resnet18(weights=None, num_classes=2).state_dict(), tmp_path / "net.pth")
+    with pytest.raises(ConfigError, match="say with --model what they are of"):
+        sightline.import_model(tmp_path / "net.pth", tmp_path / "net", classes="a,b")
+    with pytest.raises(ConfigError, match="say with --classes what they are of"):
+        sightline.import_model(tmp_path / "net.pth", tmp_path / "net", model="resnet18")
+    with pytest.raises(ConfigError, match="leave --licence out"):
+        sightline.import_model(tmp_path / "net.pth", tmp_path / "net", model="resnet18", classes="a,b", licence="MIT")

@@ -1,0 +1,172 @@
+"""Chunks for one run to work on: those of the plan that nobody has done and nobody else is doing."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from types import TracebackType
+
+from sightline.detection.plan import Chunk, Generation, Planner, read_chunks
+from sightline.detection.targets.target import Owner, Target
+
+_ASK_AGAIN_S = 1.0
+_SIGNS_A_LEASE = 3
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A chunk that this run may work on, and how often somebody began it, with this time."""
+
+    chunk: Chunk
+    attempts: int
+
+
+class Leases:
+    """The leases of a run, which a thread keeps alive."""
+
+    def __init__(self, target: Target, owner: Owner, lease_s: float) -> None:
+        self._target, self._owner, self._lease_s = target, owner, lease_s
+        self._held: set[str] = set()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True, name="sightline-leases")
+
+    def __enter__(self) -> "Leases":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._target.release(self._held, self._owner)
+
+    def take(self, chunk: Chunk) -> Leased | None:
+        """Lease a chunk, unless it is done or another run's."""
+        attempts = self._target.claim([chunk.lease], self._owner, lease_s=self._lease_s).get(chunk.lease)
+        if attempts is None:
+            return None
+        with self._lock:
+            self._held.add(chunk.lease)
+        return Leased(chunk, attempts)
+
+    def end(self, chunk: Chunk) -> None:
+        """A chunk is done; committing it has ended its lease."""
+        with self._lock:
+            self._held.discard(chunk.lease)
+        if chunk.again:
+            self._target.release([chunk.lease], self._owner)
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._lease_s / _SIGNS_A_LEASE):
+            with self._lock:
+                held = set(self._held)
+            if held:
+                self._target.renew(held, self._owner, lease_s=self._lease_s)
+
+
+class Listing:
+    """Extends the plan in a thread, so that work goes on while names are listed.
+
+    Attributes:
+        ended: Whether all names are in the plan.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._generations: list[Generation] = []
+        self._error: BaseException | None = None
+        self._stop = False
+        self.ended = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="sightline-listing")
+
+    def __enter__(self) -> "Listing":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        self._stop = True
+        self._thread.join()
+
+    @property
+    def num_images(self) -> int:
+        """In the plan so far."""
+        return sum(generation.num_images for generation in self._generations)
+
+    def get(self, number: int) -> Generation | None:
+        """A generation, if it is there yet.
+
+        Raises:
+            SightlineError: The source cannot be listed, or the plan not be published.
+        """
+        if self._error:
+            raise self._error
+        return self._generations[number] if number < len(self._generations) else None
+
+    def _run(self) -> None:
+        try:
+            for generation in self._planner.generations():
+                self._generations.append(generation)
+                if self._stop:
+                    return
+        except BaseException as error:  # In a thread: whoever asks for generations decides.
+            self._error = error
+        self.ended = True
+
+
+class Feed:
+    """Gives leased chunks one after another.
+
+    Attributes:
+        done_before: Images that had their rows when this run came to them.
+    """
+
+    def __init__(self, target: Target, planner: Planner, listing: Listing, leases: Leases) -> None:
+        self._target, self._planner, self._listing, self._leases = target, planner, listing, leases
+        self._committed = target.committed()
+        self._elsewhere: list[Chunk] = []
+        self.done_before = 0
+
+    def chunks(self) -> Iterator[Leased | None]:
+        """Until all is done; None where there is nothing to do at the moment."""
+        number = 0
+        while (generation := self._listing.get(number)) or not self._listing.ended:
+            if generation is None:
+                yield None
+                continue
+            yield from self._of(generation)
+            number += 1
+        for chunk in self._planner.again():
+            yield from self._take(chunk)
+        yield from self._after_others()
+
+    def _of(self, generation: Generation) -> Iterator[Leased | None]:
+        names = {f"{generation.number:06d}-{ordinal:05d}" for ordinal in range(generation.num_chunks)}
+        if names <= self._committed:
+            self.done_before += generation.num_images
+            return
+        for chunk in read_chunks(self._target, generation.number):
+            if chunk.name in self._committed:
+                self.done_before += len(chunk.items)
+            else:
+                yield from self._take(chunk)
+
+    def _take(self, chunk: Chunk) -> Iterator[Leased]:
+        leased = self._leases.take(chunk)
+        if leased:
+            yield leased
+        else:
+            self._elsewhere.append(chunk)
+
+    def _after_others(self) -> Iterator[Leased | None]:
+        """Wait for what other runs have leased; what they give up is done here."""
+        asked = 0.0
+        while self._elsewhere:
+            if monotonic() - asked < _ASK_AGAIN_S:
+                yield None
+                continue
+            asked, waiting = monotonic(), self._elsewhere
+            committed, self._elsewhere = self._target.committed(), []
+            for chunk in waiting:
+                if not chunk.again and chunk.name in committed:
+                    self.done_before += len(chunk.items)
+                else:
+                    yield from self._take(chunk)

@@ -1,0 +1,341 @@
+"""Workers as Ray actors, on one machine or many.
+
+Only ids and rows cross processes: actors read, decode and detect by themselves. The model travels once, through Ray's
+object store. An actor whose node does not see the source reads through the driver's machine. An actor that dies, or
+gets nowhere, gives its tasks back and is replaced.
+"""
+
+import logging
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from sightline.config import DetectConfig
+from sightline.detection.item import Item, Source
+from sightline.detection.pool import IN_FLIGHT, Died, Done, Task
+from sightline.detection.setup import Setup
+from sightline.errors import ConfigError, ImageError, SightlineError
+
+_WATCH = "watch"
+_LOOK_EVERY_S = 5.0
+_STARTS = 3
+_READERS = 8
+_GB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What an actor says when it can begin: what it needs and what its node has."""
+
+    node: str
+    rss: int
+    memory: int
+    sees_source: bool
+
+
+class Actor:
+    """A worker, in a process that Ray started."""
+
+    def __init__(self) -> None:
+        self._worker: Any = None
+
+    def start(self, setup: Setup, server: Any, sample: Sequence[Item]) -> Ready:
+        """Make the worker, and let it look at a few images to see how much memory it takes."""
+        seen = setup.source.is_visible()
+        if not seen:
+            setup = replace(setup, source=ServedSource(setup.source.name, server))
+        self._worker = setup.make_worker()
+        self._worker.process("sample", tuple(sample))
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Ready(ray.get_runtime_context().get_node_id(), rss, _node_memory(), seen)
+
+    def process(self, chunk: str, items: tuple[Item, ...]) -> pa.Table:
+        """Rows for the images of a chunk."""
+        return self._worker.process(chunk, items)  # type: ignore[no-any-return]
+
+    @ray.method(concurrency_group=_WATCH)
+    def done(self) -> int:
+        """Images so far."""
+        return self._worker.done if self._worker else 0
+
+
+class SourceServer:
+    """Reads images on the driver's node, for actors on nodes that do not see them."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def read(self, item: Item) -> bytes:
+        """The bytes of an image."""
+        return self._source.read(item)
+
+
+@dataclass(frozen=True)
+class ServedSource:
+    """A source that is read through the driver's node."""
+
+    name: str
+    server: Any
+
+    def items(self) -> Iterator[Item]:
+        """Only the driver lists."""
+        raise NotImplementedError
+
+    def read(self, item: Item) -> bytes:
+        """The bytes of an image."""
+        try:
+            return bytes(ray.get(self.server.read.remote(item)))
+        except RayTaskError as error:
+            if isinstance(error.cause, ImageError):
+                raise error.cause from None
+            raise
+
+    def is_visible(self) -> bool:
+        """Always."""
+        return True
+
+
+@dataclass
+class _Seat:
+    """A place for an actor, and the one that has it."""
+
+    actor: Any
+    starting: Any
+    ready: bool = False
+    tasks: dict[Any, Task] = field(default_factory=dict)
+    done: int = 0
+    moved: float = field(default_factory=monotonic)
+    asked: Any = None
+
+
+class RayPool:
+    """Actors on the cluster that this process is connected to.
+
+    Args:
+        sample: A few images, to measure with.
+    """
+
+    def __init__(
+        self, setup: Setup, config: DetectConfig, sample: Sequence[Item], *, on_note: Callable[[str], None]
+    ) -> None:
+        self._config, self._sample, self._on_note = config, list(sample), on_note
+        self.size = config.workers
+        self._gpus = _gpus_per_worker(config)
+        threads = _cpus_per_worker(config, self._gpus)
+        self._cpus = threads
+        setup = replace(setup, engine=replace(setup.engine, threads=threads))
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        remote: Any = ray.remote
+        self._server = remote(num_cpus=0, max_concurrency=_READERS)(SourceServer).options(
+            scheduling_strategy=here
+        ).remote(setup.source)
+        self._setup = ray.put(setup)
+        self._class = remote(Actor)
+        self._seats: list[_Seat] = [self._seat()]
+        self._failures = 0
+        self._lost: list[Died] = []
+        self._looked = monotonic()
+
+    @property
+    def alive(self) -> int:
+        """See `Pool.alive`."""
+        return sum(seat.ready for seat in self._seats)
+
+    def takes(self, *, alone: bool = False) -> bool:
+        """See `Pool.takes`."""
+        return self._free_seat(alone) is not None
+
+    def submit(self, task: Task) -> None:
+        """See `Pool.submit`."""
+        seat = self._free_seat(task.alone)
+        assert seat is not None, "ask `takes` first"
+        seat.moved = monotonic() if not seat.tasks else seat.moved
+        seat.tasks[seat.actor.process.remote(task.chunk.name, task.items)] = task
+
+    def wait(self, timeout_s: float) -> list[Done | Died]:
+        """See `Pool.wait`."""
+        waited = {ref: seat for seat in self._seats for ref in (*seat.tasks, *([] if seat.ready else [seat.starting]))}
+        outcomes: list[Done | Died] = []
+        if waited:
+            ready, _ = ray.wait(list(waited), num_returns=1, timeout=timeout_s)
+            for ref in ready:
+                outcomes += self._hear(ref, waited[ref])
+        else:
+            threading.Event().wait(timeout_s)
+        outcomes += self._lost
+        self._lost = []
+        self._look_for_stalls()
+        return outcomes
+
+    def close(self) -> None:
+        """See `Pool.close`."""
+        for seat in self._seats:
+            ray.kill(seat.actor)
+        ray.kill(self._server)
+
+    def _free_seat(self, alone: bool) -> _Seat | None:
+        def fits(seat: _Seat) -> bool:
+            exclusive = any(task.alone for task in seat.tasks.values())
+            return seat.ready and not exclusive and len(seat.tasks) < (1 if alone else IN_FLIGHT)
+
+        return min(filter(fits, self._seats), key=lambda seat: len(seat.tasks), default=None)
+
+    def _seat(self) -> _Seat:
+        options: dict[str, Any] = {"num_cpus": self._cpus, "scheduling_strategy": "SPREAD"}
+        if self._gpus:
+            options["num_gpus"] = self._gpus
+        actor = self._class.options(
+            **options, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1}, max_restarts=0
+        ).remote()
+        return _Seat(actor, actor.start.remote(self._setup, self._server, self._sample))
+
+    def _hear(self, ref: Any, seat: _Seat) -> list[Done | Died]:
+        if seat not in self._seats:
+            return []  # It died of another task, and this one was given back with it.
+        try:
+            found = ray.get(ref)
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, SightlineError) else error) from None
+        except RayError as error:
+            return list(self._replace(seat, _first_line(error)))
+        if ref == seat.starting:
+            self._admit(seat, found)
+            return []
+        seat.moved = monotonic()
+        return [Done(seat.tasks.pop(ref), found)]
+
+    def _admit(self, seat: _Seat, ready: Ready) -> None:
+        """A worker can begin; the first one tells whether there is memory for all of them."""
+        seat.ready, seat.moved, self._failures = True, monotonic(), 0
+        if not ready.sees_source:
+            self._on_note("a worker does not see the source: it reads through this machine")
+        if len(self._seats) == 1 and self.size > 1:
+            self._check_memory(ready)
+        while len(self._seats) < self.size:
+            self._seats.append(self._seat())
+
+    def _check_memory(self, ready: Ready) -> None:
+        nodes = _nodes()
+        a_node = -(-self.size // max(len(nodes), 1))
+        if a_node * ready.rss > ready.memory:
+            fits = int(ready.memory // ready.rss) * len(nodes)
+            raise ConfigError(
+                f"a worker takes {ready.rss / _GB:.1f} GB with this model and these images, and a node has "
+                f"{ready.memory / _GB:.1f} GB: {self.size} workers on {len(nodes)} nodes do not fit. "
+                f"Give --workers {max(fits, 1)}, or a smaller --batch or --tile"
+            )
+
+    def _replace(self, seat: _Seat, why: str) -> Iterator[Died]:
+        """Another actor takes the seat of one that died; its tasks go back."""
+        self._seats.remove(seat)
+        self._failures += not seat.ready
+        if self._failures >= _STARTS:
+            raise ConfigError(f"workers died {_STARTS} times in a row before they could begin: {why}")
+        self._seats.append(self._seat())
+        for task in seat.tasks.values():
+            yield Died(task, why)
+
+    def _look_for_stalls(self) -> None:
+        """End actors that have work and finish no image; one that is stopped does not even answer."""
+        if monotonic() - self._looked < _LOOK_EVERY_S:
+            return
+        self._looked = monotonic()
+        for seat in list(self._seats):
+            if not seat.tasks:
+                continue
+            if seat.asked is not None and ray.wait([seat.asked], timeout=0)[0]:
+                self._note_done(seat)
+            if seat.asked is None:
+                seat.asked = seat.actor.done.remote()
+            if monotonic() - seat.moved > self._config.stall_s:
+                ray.kill(seat.actor)
+                self._lost += self._replace(seat, f"no image was finished in {self._config.stall_s:g} s")
+
+    def _note_done(self, seat: _Seat) -> None:
+        try:
+            done = ray.get(seat.asked)
+        except RayError:
+            return  # Its tasks will say so.
+        finally:
+            seat.asked = None
+        if done != seat.done:
+            seat.done, seat.moved = done, monotonic()
+
+
+@contextmanager
+def connected(config: DetectConfig) -> Iterator[None]:
+    """A Ray cluster: the one at the address, or one that is started here and ended again; quietly."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # For a Ray of our own; 15 gives way to everything else.
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    ours = not ray.is_initialized()
+    address = config.address or "local"
+    if ours:
+        try:
+            ray.init(
+                address=address,
+                include_dashboard=False if address == "local" else None,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+            )
+        except ConnectionError as error:
+            raise ConfigError(
+                f"no Ray cluster answers at {address!r} ({error}): is it up? Without --address one is started here"
+            ) from None
+    try:
+        yield
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _nodes() -> list[dict[str, float]]:
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    return [node for node in alive if node.get("CPU", 0) >= 1]
+
+
+def _gpus_per_worker(config: DetectConfig) -> float:
+    if config.gpus_per_worker is not None:
+        return config.gpus_per_worker
+    return float(sum(node.get("GPU", 0) for node in _nodes()) >= config.workers)
+
+
+def _cpus_per_worker(config: DetectConfig, gpus: float) -> int:
+    """Threads of a worker; raises if there is no place for all, for Ray would wait for ever."""
+    nodes, count = _nodes(), config.workers
+    smallest = min((node["CPU"] for node in nodes), default=0)
+    wanted = config.threads or max(1, int(smallest // -(-count // max(len(nodes), 1))))
+    places = sum(int(min(node["CPU"] // wanted, node.get("GPU", 0) // gpus if gpus else count)) for node in nodes)
+    if places < count:
+        total = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
+        raise ConfigError(
+            f"the Ray cluster has {total['CPU']:g} CPUs and {total['GPU']:g} GPUs, room for {places} workers of "
+            f"{wanted} CPUs and {gpus:g} GPUs; {count} are wanted: give fewer --workers, or fewer detect.threads"
+        )
+    return wanted
+
+
+def _node_memory() -> int:
+    """Bytes that the processes of this node may take."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            limit = file.read().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdecimal() else total
+
+
+def _first_line(error: RayError) -> str:
+    kind = "its actor or node was lost" if isinstance(error, RayActorError) else type(error).__name__
+    return f"{kind}: {next(iter(str(error).strip().splitlines()), '')[:200]}"

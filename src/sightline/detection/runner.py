@@ -1,0 +1,222 @@
+"""A run of a job: hands chunks out to workers and commits what they bring. Nobody else writes to the target.
+
+A worker may die over an image. Then its chunk is tried again in parts, the part that somebody dies over once more image
+by image, and the image that a third worker dies over is rejected; all others have their rows.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import isqrt
+from time import monotonic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sightline.detection.feed import Feed, Leased, Leases, Listing
+from sightline.detection.plan import Chunk, Planner
+from sightline.detection.pool import Died, Done, Pool, Task
+from sightline.detection.rows import ModelName, rejected_rows
+from sightline.detection.schema import REJECTED
+from sightline.detection.targets.lease import this_run
+from sightline.detection.targets.target import Target
+from sightline.errors import ImageError
+
+ATTEMPTS = 3
+"""Workers that may die over an image before it is rejected."""
+
+_WAIT_S = 0.2
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop; what is committed stays."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        done: Images that have their rows, whoever looked at them.
+        new: Those of them that this run looked at.
+        total: Images of the plan; more may come until `listed`.
+        rejected: Of this run.
+    """
+
+    done: int
+    new: int
+    total: int
+    listed: bool
+    rejected: int
+    workers: int
+    workers_wanted: int
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who is told how a run goes, and may stop it."""
+
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_note: Callable[[str], None] = lambda note: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class Counts:
+    """What a run did; seconds are from its start."""
+
+    images: int = 0
+    rejected: int = 0
+    chunks: int = 0
+    first_commit_s: float | None = None
+
+
+@dataclass
+class _Open:
+    """A chunk that is under way, in one part or several."""
+
+    chunk: Chunk
+    parts: int = 1
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def rows(self) -> pa.Table:
+        """All of its rows, in the order of its images."""
+        table = pa.concat_tables(self.tables)
+        place = {item.image_id: place for place, item in enumerate(self.chunk.items)}
+        places = pa.array([place[image_id] for image_id in table.column("image_id").to_pylist()])
+        return table.take(pc.sort_indices(places))
+
+
+class Runner:
+    """Brings a job to its end.
+
+    Args:
+        apart: Makes workers for chunks that a run died over before, where a worker can take the run with it.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        planner: Planner,
+        pool: Pool,
+        model: ModelName,
+        *,
+        lease_s: float,
+        watcher: Watcher,
+        apart: Callable[[], Pool] | None = None,
+    ) -> None:
+        self._target, self._planner, self._pool, self._model = target, planner, pool, model
+        self._lease_s, self._watcher = lease_s, watcher
+        self._make_apart, self._apart = apart, None if apart else pool
+        self._open: dict[str, _Open] = {}
+        self._parts: deque[Task] = deque()
+        self._began = monotonic()
+        self.counts = Counts()
+
+    def run(self) -> Counts:
+        """Until every image of the source has its row.
+
+        Raises:
+            Stopped: Somebody asked for it.
+        """
+        try:
+            with Listing(self._planner) as listing, Leases(self._target, this_run(), self._lease_s) as leases:
+                feed = Feed(self._target, self._planner, listing, leases)
+                chunks = feed.chunks()
+                ended = False
+                while self._open or not ended:
+                    if self._watcher.should_stop():
+                        raise Stopped
+                    ended = ended or self._hand_out(chunks)
+                    for outcome in self._outcomes():
+                        self._heed(outcome, leases)
+                    self._tell(feed, listing)
+        finally:
+            for pool in self._pools():
+                pool.close()
+        return self.counts
+
+    def _hand_out(self, chunks: Iterator[Leased | None]) -> bool:
+        """Keep the workers busy; true once no chunk is left to begin."""
+        self._hand_out_parts()
+        while not self._parts and self._pool.takes():
+            try:
+                leased = next(chunks)
+            except StopIteration:
+                return True
+            if leased is None:
+                return False
+            self._begin(leased)
+        return False
+
+    def _hand_out_parts(self) -> None:
+        while self._parts and self._workers_apart().takes(alone=True):
+            self._workers_apart().submit(self._parts.popleft())
+
+    def _begin(self, leased: Leased) -> None:
+        chunk = leased.chunk
+        self._open[chunk.lease] = _Open(chunk)
+        task = Task(chunk, chunk.items)
+        if leased.attempts > 1 and self._make_apart:
+            self._watcher.on_note(f"chunk {chunk.name} was begun before and not ended: its images are tried apart")
+            self._split(task)
+        else:
+            self._pool.submit(task)
+
+    def _workers_apart(self) -> Pool:
+        if self._apart is None:
+            assert self._make_apart is not None
+            self._apart = self._make_apart()
+        return self._apart
+
+    def _pools(self) -> list[Pool]:
+        return [self._pool] if self._apart in (None, self._pool) else [self._pool, self._apart]  # type: ignore[list-item]
+
+    def _outcomes(self) -> list[Done | Died]:
+        self._hand_out_parts()
+        return [outcome for pool in self._pools() for outcome in pool.wait(_WAIT_S / len(self._pools()))]
+
+    def _heed(self, outcome: Done | Died, leases: Leases) -> None:
+        task = outcome.task
+        if isinstance(outcome, Died):
+            self._watcher.on_note(f"a worker died with {len(task.items)} images of chunk {task.chunk.name}: {outcome.why}")
+            if task.attempt < ATTEMPTS:
+                self._split(task)
+                return
+            error = ImageError("killed the worker", outcome.why, stage="detect")
+            rows = rejected_rows(task.items, task.chunk.name, self._model, error)
+        else:
+            rows = outcome.rows
+        opened = self._open[task.chunk.lease]
+        opened.tables.append(rows)
+        opened.parts -= 1
+        if not opened.parts:
+            self._commit(opened, leases)
+
+    def _split(self, task: Task) -> None:
+        """Try the images of a task again in fewer at a time, so that the third attempt is at single ones."""
+        attempt = task.attempt + 1
+        size = 1 if attempt >= ATTEMPTS else isqrt(max(len(task.items) - 1, 0)) + 1
+        parts = [task.items[start : start + size] for start in range(0, len(task.items), size)]
+        self._open[task.chunk.lease].parts += len(parts) - 1
+        self._parts.extend(Task(task.chunk, part, attempt) for part in parts)
+
+    def _commit(self, opened: _Open, leases: Leases) -> None:
+        chunk, rows = opened.chunk, opened.rows()
+        if chunk.again:
+            self._target.rewrite(chunk.name, rows)
+        else:
+            self._target.commit(chunk.name, rows)  # If another run was first, its rows are as good.
+        leases.end(chunk)
+        del self._open[chunk.lease]
+        counts = self.counts
+        counts.first_commit_s = counts.first_commit_s or monotonic() - self._began
+        counts.images, counts.chunks = counts.images + rows.num_rows, counts.chunks + 1
+        counts.rejected += pc.sum(pc.equal(rows.column("status"), REJECTED)).as_py()
+
+    def _tell(self, feed: Feed, listing: Listing) -> None:
+        new, alive = self.counts.images, self._pool.alive
+        done = min(feed.done_before + new, listing.num_images)
+        self._watcher.on_progress(
+            Progress(done, new, listing.num_images, listing.ended, self.counts.rejected, alive, self._pool.size)
+        )

@@ -1,0 +1,98 @@
+"""All that makes a worker, in a form that travels: no path of the driver's is opened elsewhere."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sightline.detection.item import Source
+from sightline.detection.rows import ModelName
+from sightline.detection.worker import Look, Worker
+from sightline.engines.opening import open_predictor
+from sightline.models.bundle import open_bundle
+from sightline.models.predictor import Predictor
+
+_DEFAULT_BATCH = {"cpu": 1, "cuda": 16}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What runs the model.
+
+    Attributes:
+        name: As resolved: never "auto".
+        size: Side that images are fitted into, if not as trained.
+        rectangular: Whether images are not padded to squares, where the model allows it.
+    """
+
+    name: str
+    threads: int
+    size: int | None
+    rectangular: bool
+    max_pixels: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker is made of.
+
+    Attributes:
+        bundle: The files of the model, by relative name.
+        compiled: The files of its compiled forms, likewise.
+        batch: Images at once; None takes what suits the device.
+    """
+
+    bundle: Mapping[str, bytes]
+    compiled: Mapping[str, bytes]
+    engine: Engine
+    source: Source
+    look: Look
+    model: ModelName
+    batch: int | None = None
+
+    def make_worker(self) -> Worker:
+        """A worker in this process, from the files that came along; every byte of the model is checked."""
+        with tempfile.TemporaryDirectory(prefix="sightline-model-") as name:
+            place = Path(name)
+            _unpack(self.bundle, place / "bundle")
+            bundle = open_bundle(place / "bundle")
+            _unpack(self.compiled, place / "compiled" / bundle.hash)
+            predictor = open_predictor(
+                bundle,
+                engine=self.engine.name,
+                threads=self.engine.threads,
+                size=self.engine.size,
+                rectangular=self.engine.rectangular,
+                cache=place / "compiled",
+                max_pixels=self.engine.max_pixels,
+            )
+        return self.worker_of(predictor)
+
+    def worker_of(self, predictor: Predictor) -> Worker:
+        """A worker around a model that is loaded already."""
+        batch = self.batch or _DEFAULT_BATCH.get(predictor.device.type, 1)
+        return Worker(predictor, self.source, replace(self.look, batch=batch), self.model)
+
+
+def pack(directory: Path) -> dict[str, bytes]:
+    """The files below a directory."""
+    if not directory.is_dir():
+        return {}
+    return {
+        str(file.relative_to(directory)): file.read_bytes()
+        for file in sorted(directory.rglob("*"))
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts)
+    }
+
+
+def _unpack(files: Mapping[str, bytes], directory: Path) -> None:
+    for name, content in files.items():
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def decoders_for(threads: int) -> int:
+    """Threads that decode beside an engine with so many: they use what it leaves."""
+    return max(1, min(threads, (os.cpu_count() or 1)) // 2)

@@ -1,0 +1,51 @@
+"""A folder of images, on a local disk or in a bucket, with all that lies below it."""
+
+import posixpath
+from collections.abc import Iterator
+
+from sightline.data.formats.layout import is_image
+from sightline.detection.item import Item
+from sightline.detection.sources.names import from_ref, make_item, open_folder, shown, to_ref
+from sightline.detection.sources.walk import Choice, walk
+
+
+class FolderSource:
+    """All files below a folder whose suffix is that of an image."""
+
+    def __init__(self, location: str) -> None:
+        self._folder, self._public = open_folder(location)
+
+    @property
+    def name(self) -> str:
+        """Its absolute path or URL."""
+        return shown(self._public)
+
+    def items(self) -> Iterator[Item]:
+        """Every image, in an order that depends on the names only."""
+        for name, version in walk(self._folder, self._choice()):
+            yield make_item(posixpath.join(self._public, name), version=version, ref=to_ref(name))
+
+    def read(self, item: Item) -> bytes:
+        """The bytes of a file; a link that leads out of the folder is refused."""
+        return self._folder.read(from_ref(item.ref))
+
+    def is_visible(self) -> bool:
+        """Whether the folder is there; buckets are everywhere."""
+        return not self._folder.is_local or self._folder.is_folder()
+
+    def _choice(self) -> Choice:
+        return Images()
+
+
+class Images:
+    """Images by their suffix, at any depth."""
+
+    start = True
+
+    def below(self, state: bool, name: str) -> bool:
+        """Every folder."""
+        return True
+
+    def wants(self, state: bool, name: str) -> bool:
+        """Files with a known suffix, in any case."""
+        return is_image(name)

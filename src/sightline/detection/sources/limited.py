@@ -1,0 +1,30 @@
+"""The first images of a source."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from sightline.detection.item import Item, Source
+
+
+class Limited:
+    """A source that ends after so many images."""
+
+    def __init__(self, source: Source, limit: int) -> None:
+        self._source, self._limit = source, limit
+
+    @property
+    def name(self) -> str:
+        """That of the source, and the limit."""
+        return f"{self._source.name} limit {self._limit}"
+
+    def items(self) -> Iterator[Item]:
+        """The first ones."""
+        return islice(self._source.items(), self._limit)
+
+    def read(self, item: Item) -> bytes:
+        """As the source does."""
+        return self._source.read(item)
+
+    def is_visible(self) -> bool:
+        """As the source does."""
+        return self._source.is_visible()

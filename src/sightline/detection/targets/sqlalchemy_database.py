@@ -1,0 +1,231 @@
+"""Any database that SQLAlchemy reaches, for detections: PostgreSQL, SQLite and others."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from sightline.data.location import without_secrets
+from sightline.detection.targets.database import Collision, Query
+from sightline.errors import ConfigError, ExistsError, MissingExtraError, StorageError
+from sightline.secrets import HIDDEN, looks_secret, redact
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+
+_ROWS_AT_ONCE = 5_000
+_LOST_STATES = ("23505", "40001", "40P01", "42710", "42P07")
+"""SQLSTATE of transactions that lost against another: key, serialization, deadlock, index, table."""
+_LOST_WORDS = re.compile(r"already exists|already an object|already used by an existing|deadlock", re.IGNORECASE)
+"""The same for drivers that do not give it."""
+_POSTGRESQL_COLUMNS = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"})
+"""Every table of PostgreSQL has these already, for its own use."""
+_BUSY_S = 60
+_LONGEST_KEY = 190
+"""Characters of a key, where a database wants to know it."""
+
+
+class SQLDatabase:
+    """A connector with one engine; several threads may use it.
+
+    Args:
+        url: As SQLAlchemy writes them; `postgresql://` means psycopg 3.
+
+    Raises:
+        ConfigError: It is no such URL.
+        MissingExtraError: The database's driver is not installed.
+    """
+
+    page_rows = 10_000
+    has_index = True
+
+    def __init__(self, url: str) -> None:
+        self._url = _parsed(url)
+        self.location = without_secrets(
+            self._url.create(
+                url.partition("://")[0], host=self._url.host, port=self._url.port, database=self._url.database
+            ).render_as_string()
+        )
+        self._engine = self._make_engine()
+        self.reserved = _POSTGRESQL_COLUMNS if self._url.get_backend_name() == "postgresql" else frozenset()
+
+    def quote(self, name: str) -> str:
+        """In the quotes of the dialect; a colon is escaped, for it would begin a parameter."""
+        preparer = self._engine.dialect.identifier_preparer
+        first, last = preparer.initial_quote, preparer.final_quote
+        return first + name.replace(last, last * 2).replace(":", r"\:") + last
+
+    def sql_type(self, kind: pa.DataType, *, is_key: bool) -> str:
+        """In the words of the dialect."""
+        import sqlalchemy as sa
+        from sqlalchemy.dialects import mysql
+
+        bounded = sa.Text().with_variant(sa.String(_LONGEST_KEY), "mysql", "mariadb", "mssql", "oracle")
+        types: dict[pa.DataType, Any] = {
+            pa.string(): bounded if is_key else sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb"),
+            pa.int32(): sa.Integer(),
+            pa.float32(): sa.REAL(),
+            pa.float64(): sa.Double(),
+            pa.binary(): sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"),
+        }
+        return str(types[kind].compile(dialect=self._engine.dialect))
+
+    @contextmanager
+    def transaction(self) -> Iterator["_Transaction"]:
+        """On a connection of the pool."""
+        with self._explained(), self._engine.begin() as connection:
+            yield _Transaction(connection)
+
+    def close(self) -> None:
+        """End the connections of the pool."""
+        self._engine.dispose()
+
+    def _make_engine(self) -> "Engine":
+        import sqlalchemy as sa
+        from sqlalchemy.exc import NoSuchModuleError
+
+        is_sqlite = self._url.get_backend_name() == "sqlite"
+        if is_sqlite and self._url.database in (None, "", ":memory:"):
+            raise ConfigError("a SQLite database in memory is gone when the run ends: name a file, sqlite:///FILE.db")
+        try:
+            engine = sa.create_engine(
+                self._url,
+                pool_pre_ping=True,
+                hide_parameters=True,
+                connect_args={"timeout": _BUSY_S} if is_sqlite else {},
+            )
+        except NoSuchModuleError:
+            raise ConfigError(f"{self.location!r} is of no database that is known here: {self._advice()}") from None
+        except ImportError as error:
+            if self._url.get_driver_name() == "psycopg":
+                raise MissingExtraError("psycopg", "sql") from None
+            raise ConfigError(f"{self.location!r} needs {error.name!r}: {self._advice()}") from None
+        if is_sqlite:
+            _prepare_sqlite(engine, self._url)
+        return engine
+
+    def _advice(self) -> str:
+        return "install the SQLAlchemy driver of that database, or write to postgresql://, sqlite:/// or a .duckdb file"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+        try:
+            yield
+        except SQLAlchemyError as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            message = self._without_secrets(str(cause))
+            if getattr(cause, "sqlite_errorname", "") == "SQLITE_NOTADB":
+                raise ExistsError(f"{self.location!r} is not a SQLite file: choose another name") from None
+            state = getattr(cause, "sqlstate", None)
+            said = isinstance(error, IntegrityError) or _LOST_WORDS.search(message)
+            if state in _LOST_STATES or (state is None and said):
+                raise Collision(f"{self.location!r} has such a row already, or changed meanwhile: {message}") from None
+            advice = "check the URL, that the server answers, and what its user may do"
+            raise StorageError(f"the database {self.location!r} refused: {message}; {advice}") from None
+
+    def _without_secrets(self, text: str) -> str:
+        """The first line of a message; drivers repeat what they were given."""
+        given = {name: str(value) for name, value in self._url.query.items() if looks_secret(name)}
+        for secret in (str(self._url.password or ""), *given.values()):
+            for form in filter(None, (secret, quote(secret, safe=""))):
+                text = text.replace(form, HIDDEN)
+        return redact(next(iter(text.strip().splitlines()), "no reason given"))
+
+
+class _Transaction:
+    """What can be done between begin and commit."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+
+    def columns(self, name: str) -> set[str] | None:
+        import sqlalchemy as sa
+
+        if not sa.inspect(self._connection).has_table(name):
+            return None
+        star: Any = sa.select(sa.literal_column("*")).select_from(sa.table(name)).where(sa.literal_column("1") == 0)
+        return set(self._connection.execute(star).keys())
+
+    def execute(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        import sqlalchemy as sa
+
+        result = self._connection.execute(sa.text(sql), values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    def change(self, sql: str, **values: Any) -> int:
+        import sqlalchemy as sa
+
+        return int(self._connection.execute(sa.text(sql), values).rowcount)
+
+    def insert(self, table: str, rows: pa.Table) -> None:
+        import sqlalchemy as sa
+
+        names = rows.column_names
+        statement = sa.text(
+            f"insert into {table} ({', '.join(names)}) values ({', '.join(f':{name}' for name in names)})"
+        )
+        for batch in rows.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            if len(batch):
+                self._connection.execute(statement, batch.to_pylist())
+
+    def select(self, query: Query, **values: Any) -> pa.Table:
+        import sqlalchemy as sa
+
+        # Built, not written: not every dialect calls it LIMIT.
+        statement: Any = (
+            sa.select(*map(sa.literal_column, query.columns.names))
+            .select_from(sa.text(query.table))
+            .where(sa.text(query.where))
+            .order_by(sa.text(query.order))
+            .limit(query.limit)
+        )
+        rows = self._connection.execute(statement, values).all()
+        columns = zip(*rows, strict=True) if rows else ([] for _ in query.columns)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, query.columns, strict=True)]
+        return pa.table(arrays, schema=query.columns)
+
+
+def _parsed(url: str) -> "URL":
+    try:
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ImportError:
+        raise MissingExtraError("SQLAlchemy", "sql") from None
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            f"{redact(without_secrets(url))!r} is no URL of a database: postgresql://USER@HOST/DATABASE or "
+            "sqlite:///FILE.db is expected; special characters of a password are written as %40 and the like"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def _prepare_sqlite(engine: "Engine", url: "URL") -> None:
+    """Make a file fit for several processes: writers queue from their first statement on, and readers do not block."""
+    from sqlite3 import OperationalError
+
+    from sqlalchemy import event
+
+    if not str(url.database).startswith("file:"):
+        with suppress(OSError):  # SQLite says what is wrong.
+            Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+
+    def on_connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # Python would begin transactions by itself, and too late.
+        with suppress(OperationalError):  # Another process has the file in use; the next connection changes it.
+            connection.execute("pragma journal_mode = wal")
+
+    def on_begin(connection: "Connection") -> None:
+        connection.exec_driver_sql("begin immediate")
+
+    event.listen(engine, "connect", on_connect)
+    event.listen(engine, "begin", on_begin)

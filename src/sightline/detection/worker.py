@@ -1,0 +1,187 @@
+"""What a worker does with a chunk: read, decode, fit, detect. The same in the process, in a child and on Ray.
+
+Threads decode ahead of the network. Two chunks may be under way at once: while one goes through the network, the first
+images of the next are decoded, so that the network never waits at the end of a chunk.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from sightline.data.decode import decode, decode_reduced
+from sightline.data.memory import keep_freed_memory
+from sightline.detection.item import Item, Source
+from sightline.detection.rows import ModelName, Rows
+from sightline.detection.tiles import Tile, Tiling, merge_tiles
+from sightline.errors import ImageError
+from sightline.models.predictor import Detections, Fitted, Predictor
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a worker looks at images; all that decides on what it finds is part of the job's identity.
+
+    Attributes:
+        tiling: How large images are cut, if at all.
+        reduced: Whether JPEGs may be decoded at reduced scale.
+        batch: Images or tiles that go through the network at once.
+        decoders: Threads that read and decode.
+    """
+
+    threshold: float
+    tiling: Tiling | None = None
+    reduced: bool = True
+    batch: int = 1
+    decoders: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An image that was decoded and fitted, as a whole or in tiles."""
+
+    width: int
+    height: int
+    parts: list[Fitted]
+    tiles: list[Tile] | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    """An image some of whose parts are still to go through the network."""
+
+    place: int
+    prepared: _Prepared
+    found: list[Detections | None]
+
+
+@dataclass
+class Worker:
+    """Looks at chunks.
+
+    Attributes:
+        done: Images so far, for those who watch whether it gets on.
+    """
+
+    predictor: Predictor
+    source: Source
+    look: Look
+    model: ModelName
+    done: int = 0
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        keep_freed_memory()
+        self._pool = ThreadPoolExecutor(self.look.decoders, thread_name_prefix="sightline-decode")
+
+    def process(self, chunk: str, items: Sequence[Item]) -> pa.Table:
+        """The rows of a chunk's images."""
+        rows = Rows(items, chunk, self.model)
+        prepared = self._prepare_ahead(items)
+        with self._turn:
+            _Batches(self, rows).run(prepared)
+        return rows.table()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _prepare_ahead(self, items: Sequence[Item]) -> Iterator[tuple[int, "_Prepared | ImageError"]]:
+        """Every image in order; some of the next are under way, from the moment of the call."""
+        # Tiles hold on to the whole image.
+        ahead = 1 + self.look.decoders if self.look.tiling else 2 * self.look.batch + 2 * self.look.decoders
+        waiting: deque[Future[_Prepared | ImageError]] = deque(
+            self._pool.submit(self._prepare, item) for item in items[:ahead]
+        )
+
+        def stream() -> Iterator[tuple[int, _Prepared | ImageError]]:
+            for place in range(len(items)):
+                result = waiting.popleft().result()
+                if place + ahead < len(items):
+                    waiting.append(self._pool.submit(self._prepare, items[place + ahead]))
+                yield place, result
+
+        return stream()
+
+    def _prepare(self, item: Item) -> "_Prepared | ImageError":
+        try:
+            return self._fit(self.source.read(item))
+        except ImageError as error:
+            return error
+        except MemoryError:
+            return ImageError("out of memory", "while it was decoded", stage="decode")
+
+    def _fit(self, data: bytes) -> _Prepared:
+        predictor, tiling = self.predictor, self.look.tiling
+        if tiling is None and self.look.reduced:
+            pixels, size = decode_reduced(
+                data,
+                lambda width, height: predictor.letterbox.fitted(width=width, height=height),
+                max_pixels=predictor.max_pixels,
+            )
+            return _Prepared(*size, [predictor.fit(pixels, size=size)])
+        pixels = decode(data, max_pixels=predictor.max_pixels)
+        height, width = pixels.shape[:2]
+        if tiling is None:
+            return _Prepared(width, height, [predictor.fit(pixels)])
+        tiles = tiling.tiles(width=width, height=height)
+        return _Prepared(width, height, [predictor.fit(pixels[y0:y1, x0:x1]) for x0, y0, x1, y1 in tiles], tiles)
+
+
+class _Batches:
+    """Collects parts of the same size until a batch is full; fills in the rows of images all of whose parts are done."""
+
+    def __init__(self, worker: Worker, rows: Rows) -> None:
+        self._worker, self._rows = worker, rows
+        self._waiting: dict[tuple[int, ...], list[tuple[_Open, int]]] = {}
+
+    def run(self, prepared: Iterator[tuple[int, _Prepared | ImageError]]) -> None:
+        for place, result in prepared:
+            if isinstance(result, ImageError):
+                self._reject(place, result)
+                continue
+            image = _Open(place, result, [None] * len(result.parts))
+            for part in range(len(result.parts)):
+                self._add(image, part)
+        for shape in list(self._waiting):
+            self._detect(self._waiting.pop(shape))
+
+    def _add(self, image: _Open, part: int) -> None:
+        shape = image.prepared.parts[part].canvas.shape
+        batch = self._waiting.setdefault(shape, [])
+        batch.append((image, part))
+        if len(batch) >= self._worker.look.batch:
+            self._detect(self._waiting.pop(shape))
+
+    def _detect(self, batch: list[tuple[_Open, int]]) -> None:
+        fitted = [image.prepared.parts[part] for image, part in batch]
+        try:
+            found = self._worker.predictor.find(fitted, self._worker.look.threshold)
+        except Exception as error:  # Whatever a network raises over an image is that image's end, not the job's.
+            if len(batch) > 1:
+                for one in batch:
+                    self._detect([one])
+                return
+            image = batch[0][0]
+            if image.place >= 0:
+                self._reject(image.place, ImageError("model failed", f"{type(error).__name__}: {error}", stage="detect"))
+                image.place = -1  # Other tiles of it may still come.
+            return
+        for (image, part), result in zip(batch, found, strict=True):
+            image.found[part] = result  # type: ignore[assignment]
+            if image.place >= 0 and all(part is not None for part in image.found):
+                self._finish(image)
+
+    def _finish(self, image: _Open) -> None:
+        prepared = image.prepared
+        parts = [part for part in image.found if part is not None]
+        result = merge_tiles(parts, prepared.tiles) if prepared.tiles and len(parts) > 1 else parts[0]
+        self._rows.found(image.place, result, width=prepared.width, height=prepared.height)
+        self._worker.done += 1
+
+    def _reject(self, place: int, error: ImageError) -> None:
+        self._rows.rejected(place, error)
+        self._worker.done += 1

@@ -1,0 +1,423 @@
+"""What every database target must do, whichever database it is; and processes that write to one.
+
+Run as a program it is such a process: `database_checks.py commit PLACE NAME COUNT` or `… forever PLACE NAME 0`.
+"""
+
+import contextlib
+import json
+import platform
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from sightline.detection.schema import IMAGES
+from sightline.detection.targets.database import DatabaseTarget
+from sightline.detection.targets.duckdb_file import DuckDBFile
+from sightline.detection.targets.sqlalchemy_database import SQLDatabase
+from sightline.detection.targets.target import Owner
+from sightline.errors import ConfigError, ExistsError, StorageError
+
+T = TypeVar("T")
+
+HERE = platform.node()
+ANN, BEN = Owner("ann", "elsewhere", 1), Owner("ben", "elsewhere", 2)
+HOSTILE = 'it\'s "quoted"; drop table images; -- :job %s %(x)s $1 {y} \\ \\:z\nnew line ☃ 𝄞'
+HOSTILE_PREFIX = "a\"b';:job %s$1\\:\n☃ {x}"
+
+
+class Place:
+    """A database by its URL or file; every target has connections of its own."""
+
+    def __init__(self, name: str, stack: contextlib.ExitStack) -> None:
+        self.name, self._stack = name, stack
+
+    def target(self, job: str = "one", *, prefix: str = "", is_open: bool = True) -> DatabaseTarget:
+        target = DatabaseTarget(connector(self.name), prefix=prefix)
+        self._stack.callback(target.close)
+        if is_open:
+            target.open({"id": job})
+        return target
+
+    def sql(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        found = connector(self.name)
+        try:
+            with found.transaction() as transaction:
+                return transaction.execute(sql, **values)
+        finally:
+            found.close()
+
+    def process(self, verb: str, name: str, count: int) -> "subprocess.Popen[str]":
+        command = [sys.executable, __file__, verb, self.name, name, str(count)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        return process
+
+
+def connector(name: str) -> DuckDBFile | SQLDatabase:
+    return DuckDBFile(Path(name)) if name.endswith(".duckdb") else SQLDatabase(name)
+
+
+def images(chunk: str, ids: list[str], *, boxes: int = 2, status: str = "ok", **more: Any) -> pa.Table:
+    label = more.pop("label", "bolt")
+    box = {"label": label, "score": 0.1, "xmin": 1.5, "ymin": 2.0, "xmax": 3.25, "ymax": 4.0}
+    row = {"uri": "/photos/a.jpg", "status": status, "num_detections": boxes, "boxes": [box] * boxes, "version": "v"}
+    row |= {"chunk": chunk, "model": "boards", "model_version": "3", **more}
+    return pa.Table.from_pylist([{**row, "image_id": image_id} for image_id in ids], schema=IMAGES)
+
+
+def rows_of(target: DatabaseTarget, *columns: str, status: str | None = None) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in target.rows(columns, status=status) for row in batch.to_pylist()]
+
+
+def boxes_of(target: DatabaseTarget, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in target.detections(columns) for row in batch.to_pylist()]
+
+
+def at_once(*tasks: Callable[[], T]) -> list[T]:
+    barrier = threading.Barrier(len(tasks))
+
+    def run(task: Callable[[], T]) -> T:
+        barrier.wait()
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        return list(threads.map(run, tasks))
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def check_a_job_is_found_again(place: Place) -> None:
+    first = place.target()
+    assert first.commit("c", images("c", ["a", "b"]))
+    first.close()
+    again = place.target()
+    assert again.committed() == {"c"}
+    assert rows_of(again, "image_id", "num_detections") == [("a", 2), ("b", 2)]
+
+
+def check_every_column_comes_back(place: Place) -> None:
+    target = place.target()
+    rejected = {"stage": "decode", "reason": "truncated image", "detail": "at byte 7"}
+    target.commit("c", images("c", ["a"], width=640, height=480))
+    target.commit("d", images("d", ["b"], boxes=0, status="rejected", **rejected))
+    names = [name for name in IMAGES.names if name != "boxes"]
+    stored = pa.Table.from_batches(target.rows(names))
+    expected = pa.concat_tables(
+        [
+            images("c", ["a"], width=640, height=480),
+            images("d", ["b"], boxes=0, status="rejected", **rejected),
+        ]
+    )
+    assert stored.equals(expected.select(names))
+    box = (pytest.approx(0.1), 1.5, 2.0, 3.25, 4.0)
+    columns = ("image_id", "label", "score", "xmin", "ymin", "xmax", "ymax", "chunk", "model", "model_version")
+    assert boxes_of(target, *columns) == [("a", "bolt", *box, "c", "boards", "3")] * 2
+
+
+def check_jobs_share_a_database(place: Place) -> None:
+    one, two = place.target("one"), place.target("two")
+    assert one.publish(0, b"plan of one")
+    assert two.publish(0, b"plan of two")
+    assert one.claim(["c"], ANN, lease_s=60) == two.claim(["c"], BEN, lease_s=60) == {"c": 1}
+    assert one.commit("c", images("c", ["a"], boxes=1))
+    assert two.commit("c", images("c", ["a"], boxes=3))
+    two.rewrite("c", images("c", ["a"], boxes=2))
+    one.write_manifest({"images": 1})
+    assert (one.generation(0), two.generation(0)) == (b"plan of one", b"plan of two")
+    assert (one.read_manifest(), two.read_manifest()) == ({"images": 1}, None)
+    assert (rows_of(one, "num_detections"), rows_of(two, "num_detections")) == ([(1,)], [(2,)])
+    assert (len(boxes_of(one, "label")), len(boxes_of(two, "label"))) == (1, 2)
+
+
+def check_the_first_plan_stays(place: Place) -> None:
+    target = place.target()
+    assert target.generation(0) is None
+    assert target.publish(0, b"first \0\xff")
+    assert not target.publish(0, b"second")
+    assert target.generation(0) == b"first \0\xff"
+    assert target.generation(1) is None
+
+
+def check_plans_race(place: Place) -> None:
+    targets = [place.target() for _ in range(3)]
+    for number in range(5):
+        plans = [f"plan {number} of {writer}".encode() for writer in range(3)]
+        won = at_once(
+            *[
+                lambda target=target, plan=plan: target.publish(number, plan)  # type: ignore[misc]  # noqa: B023
+                for target, plan in zip(targets, plans, strict=True)
+            ]
+        )
+        assert sum(won) == 1
+        assert {target.generation(number) for target in targets} == {plans[won.index(True)]}
+
+
+def check_leases_keep_others_out(place: Place) -> None:
+    ann, ben = place.target(), place.target()
+    assert ann.claim(["a", "b"], ANN, lease_s=60) == {"a": 1, "b": 1}
+    assert ben.claim(["a", "b", "c"], BEN, lease_s=60) == {"c": 1}
+    assert ann.claim(["a"], ANN, lease_s=60) == {"a": 2}, "one's own lease is not another run's"
+
+
+def check_leases_expire(place: Place) -> None:
+    ann, ben = place.target(), place.target()
+    ann.claim(["a", "b"], ANN, lease_s=0)
+    ann.renew(["b"], ANN, lease_s=60)
+    assert ben.claim(["a", "b"], BEN, lease_s=60) == {"a": 2}
+    ann.renew(["a"], ANN, lease_s=0)
+    assert ann.claim(["a"], ANN, lease_s=60) == {}, "a lease that was lost can be neither renewed nor ended"
+    ann.release(["a"], ANN)
+    assert ann.claim(["a"], ANN, lease_s=60) == {}
+
+
+def check_leases_of_the_dead_end(place: Place) -> None:
+    target = place.target()
+    dead, other_host = Owner("dead", HERE, dead_pid()), Owner("far", "elsewhere", dead_pid())
+    alive, not_ours = Owner("alive", HERE, threading.get_native_id()), Owner("init", HERE, 1)
+    for chunk, owner in (("a", dead), ("b", other_host), ("c", alive), ("d", not_ours)):
+        target.claim([chunk], owner, lease_s=60)
+    assert target.claim(["a", "b", "c", "d"], BEN, lease_s=60) == {"a": 2}
+
+
+def check_attempts_count_over_owners(place: Place) -> None:
+    target = place.target()
+    owners = [Owner(f"run{number}", "elsewhere", number) for number in range(4)]
+    assert [target.claim(["a"], owner, lease_s=0)["a"] for owner in owners] == [1, 2, 3, 4]
+    target.release(["a"], owners[-1])
+    assert target.claim(["a"], ANN, lease_s=60) == {"a": 4}, "what was given back does not count"
+
+
+def check_claims_race(place: Place) -> None:
+    ann, ben, nobody = place.target(), place.target(), Owner("nobody", "elsewhere", 0)
+    for number in range(3):
+        chunks = [f"{number}-{chunk}" for chunk in range(30)]
+        for attempts in (1, 3):
+            got = at_once(
+                lambda: ann.claim(chunks, ANN, lease_s=60),  # noqa: B023
+                lambda: ben.claim(chunks[::-1], BEN, lease_s=60),  # noqa: B023
+            )
+            assert Counter([*got[0], *got[1]]) == Counter(chunks)
+            assert {*got[0].values(), *got[1].values()} == {attempts}
+            ann.renew(chunks, ANN, lease_s=0)
+            ben.renew(chunks, BEN, lease_s=0)
+            assert len(ann.claim(chunks, nobody, lease_s=0)) == 30
+
+
+def check_committed_chunks_are_not_leased(place: Place) -> None:
+    target = place.target()
+    target.claim(["a", "b"], ANN, lease_s=60)
+    assert target.commit("a", images("a", ["1"]))
+    assert target.claim(["a"], BEN, lease_s=60) == {}
+    target.release(["a", "b"], ANN)
+    assert target.claim(["a", "b"], BEN, lease_s=60) == {"b": 1}
+    assert target.committed() == {"a"}
+
+
+def check_the_first_commit_wins(place: Place) -> None:
+    ann, ben = place.target(), place.target()
+    for number in range(5):
+        chunk, ids = str(number), [f"{number}-{image}" for image in range(50)]
+        if number % 2:
+            ann.claim([chunk], ANN, lease_s=60)
+        won = at_once(
+            lambda: ann.commit(chunk, images(chunk, ids, label="ann")),  # noqa: B023
+            lambda: ben.commit(chunk, images(chunk, ids, label="ben", boxes=3)),  # noqa: B023
+        )
+        assert sorted(won) == [False, True]
+        found = [label for image_id, label in boxes_of(ann, "image_id", "label") if image_id in ids]
+        assert found == (["ann"] * 100 if won[0] else ["ben"] * 150)
+
+
+def check_a_commit_that_fails_leaves_nothing(place: Place) -> None:
+    target = place.target()
+    target.commit("a", images("a", ["1"]))
+    target.claim(["b"], ANN, lease_s=60)
+    with pytest.raises(StorageError):
+        target.commit("b", images("b", ["2", "3", "1"]))
+    with pytest.raises(StorageError):
+        target.commit("unclaimed", images("unclaimed", ["4", "4"]))
+    assert target.committed() == {"a"}
+    assert rows_of(target, "image_id") == [("1",)]
+    assert boxes_of(target, "chunk") == [("a",)] * 2
+    assert target.claim(["b"], BEN, lease_s=60) == {}, "the lease lasts"
+    assert target.commit("b", images("b", ["2", "3"]))
+
+
+def check_a_commit_that_fails_in_its_second_table_leaves_nothing(place: Place) -> None:
+    target = place.target()
+    place.sql(f"drop {'view' if place.name.startswith('postgresql') else 'table'} detections")
+    with pytest.raises(StorageError, match="detections"):
+        target.commit("a", images("a", ["1"]))
+    assert target.committed() == set()
+    assert rows_of(target, "image_id") == []
+
+
+def check_rows_are_rewritten(place: Place) -> None:
+    target = place.target()
+    ids = [f"{number:04}" for number in range(1200)]
+    target.commit("a", images("a", ids))
+    target.rewrite("a", images("a", ids[:1100], boxes=1, version="new"))
+    versions = dict(rows_of(target, "image_id", "version"))
+    assert Counter(versions.values()) == {"new": 1100, "v": 100}
+    assert Counter(boxes_of(target, "image_id")) == {(image_id,): 1 + (image_id >= "1100") for image_id in ids}
+    with pytest.raises(StorageError):
+        target.rewrite("a", images("a", ["0000", "0001", "0001"], boxes=9))
+    assert len(boxes_of(target, "image_id")) == 1300
+
+
+def check_rows_are_streamed(place: Place) -> None:
+    target = DatabaseTarget(small_pages(place))
+    target.open({"id": "one"})
+    expected = []
+    for number in range(5):
+        ids = [f"{number}-{image:02}" for image in range(10)]
+        expected += ids
+        target.commit(str(number), images(str(number), ids, boxes=number, status="ok" if number else "rejected"))
+    batches = list(target.rows(["status", "image_id"]))
+    assert [name for batch in batches for name in batch.column("image_id").to_pylist()] == expected
+    assert [batch.schema.names for batch in batches] == [["status", "image_id"]] * len(batches)
+    assert max(map(len, batches)) <= 7
+    assert rows_of(target, "uri", status="rejected") == [("/photos/a.jpg",)] * 10
+    assert rows_of(target, "image_id", status="nonsense") == []
+    boxes = list(target.detections(["image_id"]))
+    assert Counter(name for batch in boxes for name in batch.column(0).to_pylist()) == Counter(
+        image_id for image_id in expected for _ in range(int(image_id[0]))
+    )
+    assert max(map(len, boxes)) <= 7 + 4
+    target.close()
+
+
+def check_reading_blocks_nobody(place: Place) -> None:
+    target = DatabaseTarget(small_pages(place))
+    target.open({"id": "one"})
+    target.commit("a", images("a", [f"a{number:02}" for number in range(20)]))
+    reading = target.rows(["image_id"])
+    next(reading)
+    assert place.target().commit("b", images("b", ["b"]))
+    assert place.process("commit", "p", 1).wait(60) == 0
+    assert len([row for batch in reading for row in batch.to_pylist()]) >= 13
+    target.close()
+
+
+def small_pages(place: Place) -> DuckDBFile | SQLDatabase:
+    found = connector(place.name)
+    found.page_rows = 7
+    return found
+
+
+def check_hostile_texts_stay_texts(place: Place) -> None:
+    target = place.target(HOSTILE, prefix=HOSTILE_PREFIX)
+    chunk = f"chunk {HOSTILE}"
+    assert target.publish(0, b"plan")
+    assert target.claim([chunk], Owner(HOSTILE, HOSTILE, 1), lease_s=60) == {chunk: 1}
+    target.commit(chunk, images(chunk, [HOSTILE], label=HOSTILE, uri=HOSTILE, detail=HOSTILE))
+    target.rewrite(chunk, images(chunk, [HOSTILE], label=HOSTILE, uri=HOSTILE, detail=HOSTILE))
+    target.write_manifest({"classes": [HOSTILE, "\0"]})
+    assert target.committed() == {chunk}
+    assert rows_of(target, "image_id", "uri", "detail") == [(HOSTILE, HOSTILE, HOSTILE)]
+    assert boxes_of(target, "image_id", "label", "chunk") == [(HOSTILE, HOSTILE, chunk)] * 2
+    assert target.read_manifest() == {"classes": [HOSTILE, "\0"]}
+    assert place.target("plain").committed() == set(), "other tables"
+
+
+def check_nul_is_made_visible(place: Place) -> None:
+    target = place.target()
+    target.commit("c", images("c", ["a"], label="bo\0lt", uri="/a\0.jpg", detail="\0\0"))
+    assert rows_of(target, "uri", "detail") == [("/a␀.jpg", "␀␀")]
+    assert boxes_of(target, "label", "uri") == [("bo␀lt", "/a␀.jpg")] * 2
+
+
+def check_tables_of_others_are_left_alone(place: Place) -> None:
+    place.sql("create table images (image_id integer, photo integer)")
+    with pytest.raises(ExistsError, match=r"'images'.*no column 'job'.*detect\.table_prefix"):
+        place.target()
+    assert place.target(prefix="ours_").commit("a", images("a", ["1"]))
+    assert place.sql("select * from images") == []
+    with pytest.raises(StorageError):
+        place.sql("select * from detections")
+
+
+def check_prefixes_have_limits(place: Place) -> None:
+    for prefix in ("x" * 60, "☃" * 20, "a\0b", "\udcff"):
+        with pytest.raises(ConfigError, match="table_prefix"):
+            place.target(prefix=prefix)
+    assert place.target(prefix="x" * 40).commit("a", images("a", ["1"]))
+    assert place.target(prefix="x" * 41).committed() == set()
+
+
+def check_processes_write_at_once(place: Place) -> None:
+    processes = [place.process("commit", name, 6) for name in "pqr"]
+    outcomes = [(process.wait(120), process.communicate()[1]) for process in processes]
+    assert outcomes == [(0, "")] * 3
+    check_whole(place, {f"{name}{number}" for name in "pqr" for number in range(6)})
+
+
+def check_killed_processes_leave_whole_chunks(place: Place) -> None:
+    for number in range(4):
+        process = place.process("forever", f"k{number}-", 0)
+        assert process.stdout is not None
+        for _ in range(2 + number):
+            process.stdout.readline()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.03 * number)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    target = place.target()
+    assert len(target.committed()) >= 8
+    check_whole(place, target.committed())
+
+
+def check_whole(place: Place, chunks: set[str]) -> None:
+    target = place.target()
+    assert target.committed() == chunks
+    assert Counter(rows_of(target, "chunk")) == {(chunk,): 100 for chunk in chunks}
+    assert Counter(boxes_of(target, "chunk")) == {(chunk,): 300 for chunk in chunks}
+
+
+def check_credentials_are_not_kept(place: Place) -> None:
+    target = place.target(is_open=False)
+    source = "postgresql://ann:hunter2@db/photos?password=hunter2"
+    target.open({"id": "one", "source": source, "api_key": "hunter2", "threshold": 0.3})
+    target.write_manifest({"source": source, "settings": {"token": "hunter2", "images": 3}})
+    kept = place.sql("select description, manifest from sightline_jobs")
+    assert "hunter2" not in str(kept)
+    assert json.loads(kept[0][0])["threshold"] == 0.3
+    manifest = target.read_manifest()
+    assert manifest is not None
+    assert manifest["settings"]["images"] == 3
+
+
+CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_") and name != "check_whole"]
+
+
+def main(verb: str, name: str, prefix: str, count: int) -> None:
+    target = DatabaseTarget(connector(name))
+    target.open({"id": "one"})
+    number = 0
+    while verb == "forever" or number < count:
+        chunk = f"{prefix}{number}"
+        owner = Owner(prefix, HERE, 0)
+        assert target.claim([chunk], owner, lease_s=60) == {chunk: 1}
+        assert target.commit(chunk, images(chunk, [f"{chunk}-{image}" for image in range(100)], boxes=3))
+        sys.stdout.write("done\n")
+        sys.stdout.flush()
+        number += 1
+    target.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
