@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         train,
     )
     from sightline.data.dataset import Dataset
+    from sightline.detect_api import detect, estimate_detection, list_detections, query
     from sightline.errors import SightlineError
     from sightline.model_api import (
         compare_models,
@@ -50,6 +51,8 @@ _HOMES = {
     "compare_models": "sightline.model_api",
     "compare_runs": "sightline.api",
     "delete_model": "sightline.model_api",
+    "detect": "sightline.detect_api",
+    "estimate_detection": "sightline.detect_api",
     "evaluate": "sightline.api",
     "export_dataset": "sightline.api",
     "export_model": "sightline.model_api",
@@ -57,11 +60,13 @@ _HOMES = {
     "ingest": "sightline.api",
     "inspect": "sightline.api",
     "list_datasets": "sightline.api",
+    "list_detections": "sightline.detect_api",
     "list_models": "sightline.model_api",
     "list_runs": "sightline.api",
     "load_model": "sightline.model_api",
     "open_dataset": "sightline.api",
     "promote": "sightline.model_api",
+    "query": "sightline.detect_api",
     "register": "sightline.model_api",
     "synth": "sightline.api",
     "train": "sightline.api",
@@ -78,6 +83,8 @@ __all__ = [
     "compare_models",
     "compare_runs",
     "delete_model",
+    "detect",
+    "estimate_detection",
     "evaluate",
     "export_dataset",
     "export_model",
@@ -85,11 +92,13 @@ __all__ = [
     "ingest",
     "inspect",
     "list_datasets",
+    "list_detections",
     "list_models",
     "list_runs",
     "load_model",
     "open_dataset",
     "promote",
+    "query",
     "register",
     "synth",
     "train",

@@ -290,7 +290,7 @@ def evaluate(
     loaded = loaded.to("cpu" if came_as_onnx else pick_device("auto"))
     runner = None
     if engine or came_as_onnx:
-        compiled = Workspace.find(workspace).root / "compiled"
+        compiled = Workspace.find(workspace).compiled
         runner = open_engine(loaded, name=engine or "auto", cache=compiled, key=bundle.hash)
     chosen = opened.select(split)
     threshold = bundle.info.score_threshold if score_threshold is None else score_threshold

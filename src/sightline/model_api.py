@@ -47,22 +47,20 @@ def load_model(
     >>> model = sightline.load_model("boards@champion")  # doctest: +SKIP
     >>> [found.names for found in model.predict(["a.jpg", "b.jpg"])]  # doctest: +SKIP
     """
-    from sightline.engines.factory import open_engine
-    from sightline.models.graph import is_onnx
-    from sightline.models.letterbox import Letterbox
-    from sightline.models.predictor import Predictor
-    from sightline.training.precision import pick_device
+    from sightline.engines.opening import open_predictor
 
-    bundle = _finder(workspace, config, on_note).find(str(ref))
-    model = bundle.load(size=size)
-    letterbox = model.preprocess()
-    assert isinstance(letterbox, Letterbox)
-    device = pick_device("cpu" if is_onnx(model.graphs()) else "auto")
-    compiled = Workspace.find(workspace).root / "compiled"
-    opened = open_engine(model.to(device), name=engine, threads=threads, cache=compiled, key=bundle.hash)
-    if on_note and opened.reason:
-        on_note(f"engine {opened.name}: {opened.reason}")
-    return Predictor(bundle, letterbox, opened, opened.name, device, max_pixels=(config or Config()).decode.max_pixels)
+    predictor = open_predictor(
+        _finder(workspace, config, on_note).find(str(ref)),
+        engine=engine,
+        threads=threads,
+        size=size,
+        cache=Workspace.find(workspace).compiled,
+        max_pixels=(config or Config()).decode.max_pixels,
+    )
+    reason = getattr(predictor.runner, "reason", "")
+    if on_note and reason:
+        on_note(f"engine {predictor.engine}: {reason}")
+    return predictor
 
 
 def register(

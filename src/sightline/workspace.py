@@ -39,6 +39,16 @@ class Workspace:
         """Copies of models from registries and buckets, each under its hash."""
         return self.root / "models"
 
+    @property
+    def compiled(self) -> Path:
+        """Compiled forms of models, each under the hash of its bundle."""
+        return self.root / "compiled"
+
+    @property
+    def detections(self) -> Path:
+        """The directory of detection jobs: their tables, or where these are."""
+        return self.root / "detections"
+
     def dataset_location(self, reference: str) -> str:
         """Where a dataset lies: a name means a directory of the workspace; a path or URL means itself."""
         if is_location(reference):

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "detection" / "targets"))  # `database_checks` lies there.
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "detection" / "targets"))  # The checks lie there.
 
-from database_checks import ANN, CHECKS, Place, at_once, images
+from database_checks import CHECKS
+from database_lease_checks import LEASE_CHECKS
+from database_place import ANN, Place, at_once, images
 
 from sightline.detection.targets.database import DatabaseTarget
 from sightline.detection.targets.sqlalchemy_database import SQLDatabase
@@ -33,7 +35,7 @@ def place(postgres: str) -> Iterator[Place]:
     server.dispose()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("check", [*CHECKS, *LEASE_CHECKS], ids=lambda check: check.__name__.removeprefix("check_"))
 def test_database(check: Callable[[Place], None], place: Place) -> None:
     check(place)
 

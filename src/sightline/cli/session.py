@@ -137,6 +137,20 @@ def telling_errors(debug: bool) -> Iterator[None]:
         _fail(f"unexpected {type(error).__name__}: {text}. This is a bug; --debug shows where", 1, debug)
 
 
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], int]]:
+    """SIGTERM and Ctrl-C ask the command to stop in order; gives the number of the signal that came, or 0."""
+    came = [0]
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in kept:
+        signal.signal(number, lambda number, _frame: came.__setitem__(0, number))
+    try:
+        yield lambda: came[0]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
 def _stop(number: int, _frame: Any) -> NoReturn:
     """End as shells expect, 128 + signal, through every clean-up on the way out."""
     raise SystemExit(128 + number)

@@ -1,14 +1,12 @@
 """Commands about models: train, evaluate."""
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, TrackingUri, WorkspaceOption
+from sightline.cli.session import ConfigFile, Debug, Json, Session, Sets, TrackingUri, WorkspaceOption, asked_to_stop
 from sightline.cli.training import TrainingView
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ def train(
         workers={**spread, "verify": verify or None},
         tracking={"uri": tracking_uri, "enabled": False if no_track else None},
     )
-    with _asked_to_stop() as asked, TrainingView(session, settings.train.epochs) as line:
+    with asked_to_stop() as asked, TrainingView(session, settings.train.epochs) as line:
         try:
             result = api.train(
                 dataset,
@@ -162,20 +160,6 @@ def evaluate(
             on_note=session.say,
         )
     session.finish(json_module.loads(result.to_json()), lambda: _show_scores(session, result, write_deeppcb))
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], int]]:
-    """SIGTERM and Ctrl-C ask the run to save itself; gives the number of the signal that came, or 0."""
-    came = [0]
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in kept:
-        signal.signal(number, lambda number, _frame: came.__setitem__(0, number))
-    try:
-        yield lambda: came[0]
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def _show_run(session: Session, result: "RunResult", dataset: str) -> None:

@@ -10,7 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -93,13 +93,13 @@ class Child:
         return f"its process ended by signal {-code}" if code < 0 else f"its process ended with {code}"
 
 
-def _send(stream: BinaryIO, message: Any) -> None:
+def _send(stream: IO[bytes], message: Any) -> None:
     pickle.dump(message, stream, protocol=pickle.HIGHEST_PROTOCOL)
     stream.flush()
 
 
-def _receive(stream: BinaryIO) -> Any:
-    return pickle.load(stream)  # noqa: S301 - of our own parent or child.
+def _receive(stream: IO[bytes]) -> Any:
+    return pickle.load(stream)
 
 
 def main() -> None:

@@ -68,7 +68,9 @@ class Planner:
         known: Every image of the plan, and what is to be done again.
     """
 
-    def __init__(self, target: Target, source: Source, *, chunk: int | None = None, retry_rejected: bool = False) -> None:
+    def __init__(
+        self, target: Target, source: Source, *, chunk: int | None = None, retry_rejected: bool = False
+    ) -> None:
         self._target, self._source, self._chunk = target, source, chunk
         self._retry = retry_rejected
         self._number = self._planned = 0

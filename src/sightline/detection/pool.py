@@ -1,7 +1,6 @@
 """Who works on chunks: the runner hands tasks out and hears what became of them."""
 
 import queue
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,8 +88,8 @@ class InProcess:
 
     size = alive = 1
 
-    def __init__(self, make_worker: Callable[[], Worker]) -> None:
-        self._worker = make_worker()
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self._threads = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="sightline-detect")
         self._outcomes: queue.SimpleQueue[Done | BaseException] = queue.SimpleQueue()
         self._busy = 0

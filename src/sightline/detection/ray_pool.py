@@ -61,7 +61,8 @@ class Actor:
 
     def process(self, chunk: str, items: tuple[Item, ...]) -> pa.Table:
         """Rows for the images of a chunk."""
-        return self._worker.process(chunk, items)  # type: ignore[no-any-return]
+        rows: pa.Table = self._worker.process(chunk, items)
+        return rows
 
     @ray.method(concurrency_group=_WATCH)
     def done(self) -> int:
@@ -130,15 +131,18 @@ class RayPool:
     ) -> None:
         self._config, self._sample, self._on_note = config, list(sample), on_note
         self.size = config.workers
-        self._gpus = _gpus_per_worker(config)
+        self._gpus = gpus_per_worker(config)
         threads = _cpus_per_worker(config, self._gpus)
         self._cpus = threads
-        setup = replace(setup, engine=replace(setup.engine, threads=threads))
+        look = replace(setup.look, decoders=min(threads, setup.look.decoders))
+        setup = replace(setup, engine=replace(setup.engine, threads=threads), look=look)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         remote: Any = ray.remote
-        self._server = remote(num_cpus=0, max_concurrency=_READERS)(SourceServer).options(
-            scheduling_strategy=here
-        ).remote(setup.source)
+        self._server = (
+            remote(num_cpus=0, max_concurrency=_READERS)(SourceServer)
+            .options(scheduling_strategy=here)
+            .remote(setup.source)
+        )
         self._setup = ray.put(setup)
         self._class = remote(Actor)
         self._seats: list[_Seat] = [self._seat()]
@@ -304,7 +308,8 @@ def _nodes() -> list[dict[str, float]]:
     return [node for node in alive if node.get("CPU", 0) >= 1]
 
 
-def _gpus_per_worker(config: DetectConfig) -> float:
+def gpus_per_worker(config: DetectConfig) -> float:
+    """Those asked for; else one for each worker, where the cluster has enough."""
     if config.gpus_per_worker is not None:
         return config.gpus_per_worker
     return float(sum(node.get("GPU", 0) for node in _nodes()) >= config.workers)

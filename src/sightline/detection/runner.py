@@ -58,6 +58,7 @@ class Watcher:
 
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_note: Callable[[str], None] = lambda note: None
+    on_commit: Callable[[Chunk, pa.Table], None] = lambda chunk, rows: None
     should_stop: Callable[[], bool] = lambda: False
 
 
@@ -91,6 +92,7 @@ class Runner:
     """Brings a job to its end.
 
     Args:
+        counts: What has been done so far, which goes on here.
         apart: Makes workers for chunks that a run died over before, where a worker can take the run with it.
     """
 
@@ -100,6 +102,7 @@ class Runner:
         planner: Planner,
         pool: Pool,
         model: ModelName,
+        counts: Counts,
         *,
         lease_s: float,
         watcher: Watcher,
@@ -111,9 +114,9 @@ class Runner:
         self._open: dict[str, _Open] = {}
         self._parts: deque[Task] = deque()
         self._began = monotonic()
-        self.counts = Counts()
+        self.counts = counts
 
-    def run(self) -> Counts:
+    def run(self) -> None:
         """Until every image of the source has its row.
 
         Raises:
@@ -132,9 +135,8 @@ class Runner:
                         self._heed(outcome, leases)
                     self._tell(feed, listing)
         finally:
-            for pool in self._pools():
-                pool.close()
-        return self.counts
+            if self._make_apart and self._apart:
+                self._apart.close()
 
     def _hand_out(self, chunks: Iterator[Leased | None]) -> bool:
         """Keep the workers busy; true once no chunk is left to begin."""
@@ -170,7 +172,7 @@ class Runner:
         return self._apart
 
     def _pools(self) -> list[Pool]:
-        return [self._pool] if self._apart in (None, self._pool) else [self._pool, self._apart]  # type: ignore[list-item]
+        return [self._pool] if self._apart is None or self._apart is self._pool else [self._pool, self._apart]
 
     def _outcomes(self) -> list[Done | Died]:
         self._hand_out_parts()
@@ -179,7 +181,8 @@ class Runner:
     def _heed(self, outcome: Done | Died, leases: Leases) -> None:
         task = outcome.task
         if isinstance(outcome, Died):
-            self._watcher.on_note(f"a worker died with {len(task.items)} images of chunk {task.chunk.name}: {outcome.why}")
+            where = f"{len(task.items)} images of chunk {task.chunk.name}"
+            self._watcher.on_note(f"a worker died with {where}: {outcome.why}")
             if task.attempt < ATTEMPTS:
                 self._split(task)
                 return
@@ -213,6 +216,7 @@ class Runner:
         counts.first_commit_s = counts.first_commit_s or monotonic() - self._began
         counts.images, counts.chunks = counts.images + rows.num_rows, counts.chunks + 1
         counts.rejected += pc.sum(pc.equal(rows.column("status"), REJECTED)).as_py()
+        self._watcher.on_commit(chunk, rows)
 
     def _tell(self, feed: Feed, listing: Listing) -> None:
         new, alive = self.counts.images, self._pool.alive

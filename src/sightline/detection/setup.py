@@ -1,6 +1,5 @@
 """All that makes a worker, in a form that travels: no path of the driver's is opened elsewhere."""
 
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from sightline.detection.item import Source
 from sightline.detection.rows import ModelName
 from sightline.detection.worker import Look, Worker
 from sightline.engines.opening import open_predictor
-from sightline.models.bundle import open_bundle
+from sightline.models.bundle import Bundle, open_bundle
 from sightline.models.predictor import Predictor
 
 _DEFAULT_BATCH = {"cpu": 1, "cuda": 16}
@@ -22,11 +21,13 @@ class Engine:
 
     Attributes:
         name: As resolved: never "auto".
+        device: "cpu" or "cuda".
         size: Side that images are fitted into, if not as trained.
         rectangular: Whether images are not padded to squares, where the model allows it.
     """
 
     name: str
+    device: str
     threads: int
     size: int | None
     rectangular: bool
@@ -58,16 +59,23 @@ class Setup:
             _unpack(self.bundle, place / "bundle")
             bundle = open_bundle(place / "bundle")
             _unpack(self.compiled, place / "compiled" / bundle.hash)
-            predictor = open_predictor(
-                bundle,
-                engine=self.engine.name,
-                threads=self.engine.threads,
-                size=self.engine.size,
-                rectangular=self.engine.rectangular,
-                cache=place / "compiled",
-                max_pixels=self.engine.max_pixels,
-            )
+            predictor = self.open(bundle, place / "compiled")
         return self.worker_of(predictor)
+
+    def open(self, bundle: Bundle, cache: Path) -> Predictor:
+        """The model, as all workers of the job load it."""
+        engine = self.engine
+        return open_predictor(
+            bundle,
+            engine=engine.name,
+            threads=engine.threads,
+            size=engine.size,
+            device=engine.device,
+            rectangular=engine.rectangular,
+            floor=self.look.threshold,
+            cache=cache,
+            max_pixels=engine.max_pixels,
+        )
 
     def worker_of(self, predictor: Predictor) -> Worker:
         """A worker around a model that is loaded already."""
@@ -91,8 +99,3 @@ def _unpack(files: Mapping[str, bytes], directory: Path) -> None:
         file = directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-
-
-def decoders_for(threads: int) -> int:
-    """Threads that decode beside an engine with so many: they use what it leaves."""
-    return max(1, min(threads, (os.cpu_count() or 1)) // 2)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from sightline.detection.item import Item, Source
 from sightline.detection.rows import ModelName, Rows
 from sightline.detection.tiles import Tile, Tiling, merge_tiles
 from sightline.errors import ImageError
-from sightline.models.predictor import Detections, Fitted, Predictor
+from sightline.models.predictor import Fitted, Predictor
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class _Open:
 
     place: int
     prepared: _Prepared
-    found: list[Detections | None]
+    found: list[Any]
 
 
 @dataclass
@@ -132,7 +133,7 @@ class Worker:
 
 
 class _Batches:
-    """Collects parts of the same size until a batch is full; fills in the rows of images all of whose parts are done."""
+    """Collects parts of the same size until a batch is full; an image all of whose parts are done gets its row."""
 
     def __init__(self, worker: Worker, rows: Rows) -> None:
         self._worker, self._rows = worker, rows
@@ -165,15 +166,17 @@ class _Batches:
                 for one in batch:
                     self._detect([one])
                 return
-            image = batch[0][0]
-            if image.place >= 0:
-                self._reject(image.place, ImageError("model failed", f"{type(error).__name__}: {error}", stage="detect"))
-                image.place = -1  # Other tiles of it may still come.
+            self._fail(batch[0][0], f"{type(error).__name__}: {error}")
             return
         for (image, part), result in zip(batch, found, strict=True):
-            image.found[part] = result  # type: ignore[assignment]
+            image.found[part] = result
             if image.place >= 0 and all(part is not None for part in image.found):
                 self._finish(image)
+
+    def _fail(self, image: _Open, why: str) -> None:
+        if image.place >= 0:
+            self._reject(image.place, ImageError("model failed", why, stage="detect"))
+            image.place = -1  # Other tiles of it may still come.
 
     def _finish(self, image: _Open) -> None:
         prepared = image.prepared

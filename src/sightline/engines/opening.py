@@ -6,10 +6,12 @@ from pathlib import Path
 import torch
 
 from sightline.data.decode import MAX_PIXELS
-from sightline.engines.factory import open_engine
+from sightline.engines.factory import choose_engine, choose_engine_for_onnx, open_engine
 from sightline.models.bundle import Bundle
+from sightline.models.graph import is_onnx
 from sightline.models.letterbox import Letterbox
 from sightline.models.predictor import Predictor
+from sightline.models.yolo_onnx import NAME as YOLO_ONNX
 
 
 def open_predictor(
@@ -18,17 +20,21 @@ def open_predictor(
     engine: str = "auto",
     threads: int | None = None,
     size: int | None = None,
+    device: str | None = None,
     rectangular: bool = False,
+    floor: float | None = None,
     cache: Path | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> Predictor:
-    """Load a model and put an engine under it, on a GPU if there is one.
+    """Load a model and put an engine under it.
 
     Args:
         engine: `auto` takes the fastest that fits.
         threads: Of the engine; default: one a core.
         size: Side that images are fitted into, if not the one that the model was trained at.
+        device: Default: a GPU if there is one.
         rectangular: Whether images are padded no more than the network needs, where the model allows it.
+        floor: Nobody will ask for detections below this score, so models that can need not sort them out.
         cache: Where compiled forms are kept.
     """
     model = bundle.load(size=size)
@@ -36,6 +42,19 @@ def open_predictor(
     assert isinstance(letterbox, Letterbox)
     if rectangular and model.rectangular:
         letterbox = replace(letterbox, square=False)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    opened = open_engine(model.to(device), name=engine, threads=threads, cache=cache, key=bundle.hash)
-    return Predictor(bundle, letterbox, opened, opened.name, device, max_pixels=max_pixels)
+    lowest = getattr(model, "score_threshold", None)
+    if floor is not None and isinstance(lowest, float):
+        model.score_threshold = max(lowest, floor)  # type: ignore[assignment]
+    if is_onnx(model.graphs()):
+        device = "cpu"
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    opened = open_engine(model.to(place), name=engine, threads=threads, cache=cache, key=bundle.hash)
+    return Predictor(bundle, letterbox, opened, opened.name, place, max_pixels=max_pixels)
+
+
+def resolve_engine(bundle: Bundle, engine: str, device: str) -> str:
+    """The engine that `auto` means for a model on a device, without loading either."""
+    if engine != "auto":
+        return engine
+    chosen = choose_engine_for_onnx() if bundle.info.model == YOLO_ONNX else choose_engine(device)
+    return chosen[0]

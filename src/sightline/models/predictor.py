@@ -20,6 +20,7 @@ from sightline.data.disk import read_file
 from sightline.errors import ConfigError, ImageError
 from sightline.models.bundle import Bundle
 from sightline.models.detector import Found, Pixels
+from sightline.models.info import ModelInfo
 from sightline.models.letterbox import Letterbox, boxes_to_original
 from sightline.structures import Boxes
 
@@ -141,20 +142,13 @@ class Predictor:
             ImageError: An image cannot be used; the message says which.
         """
         given: Sequence[Any] = images if isinstance(images, list | tuple) else [images]
-        lowest = self.lowest_score(threshold)
+        lowest = lowest_score(self.bundle.info, threshold)
         results: list[Any] = []
         for start in range(0, len(given), self.batch):
             places = range(start, min(start + self.batch, len(given)))
             fitted = [self.fit(self._read(given, place)) for place in places]
             results += self._find_each_size(fitted, lowest)
         return results
-
-    def lowest_score(self, threshold: float | None) -> float:
-        """The threshold that is meant: the one given, else the one that validation chose, else 0.3."""
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise ConfigError(f"threshold is {threshold}; expected 0 to 1")
-        chosen = threshold if threshold is not None else self.bundle.info.score_threshold
-        return DEFAULT_THRESHOLD if chosen is None else chosen
 
     def fit(self, pixels: Pixels, *, size: tuple[int, int] | None = None) -> Fitted:
         """An upright RGB image as the network takes it.
@@ -217,6 +211,14 @@ class Predictor:
                 return image
             raise ImageError("not an image", f"an array of {image.dtype} {image.shape}; expected uint8 (H, W, 3), RGB")
         raise ImageError("not an image", f"a {type(image).__name__}; expected a path, bytes, an array or a PIL image")
+
+
+def lowest_score(info: ModelInfo, threshold: float | None) -> float:
+    """The threshold that is meant: the one given, else the one that validation chose, else 0.3."""
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise ConfigError(f"threshold is {threshold}; expected 0 to 1")
+    chosen = threshold if threshold is not None else info.score_threshold
+    return DEFAULT_THRESHOLD if chosen is None else chosen
 
 
 def _is_path(image: Any) -> bool:

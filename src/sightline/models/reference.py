@@ -46,7 +46,11 @@ class Finder:
     on_note: OnNote = lambda note: None
 
     def find(self, reference: str) -> Bundle:
-        """The bundle that is meant, every file of it checked.
+        """The bundle that is meant, every file of it checked; see `resolve`."""
+        return self.resolve(reference)[0]
+
+    def resolve(self, reference: str) -> "tuple[Bundle, ModelVersion | None]":
+        """The bundle that is meant, every file of it checked, and its version if it came from the registry.
 
         Raises:
             NotFoundError: There is no such model.
@@ -56,7 +60,7 @@ class Finder:
         self._refuse_pickle(reference)
         if "://" in reference:
             source = FolderSource(Folder.open(reference))
-            return self._open_folder(source) if source.folder.is_local else bring_bundle(source, self._cache)
+            return self._open_folder(source) if source.folder.is_local else bring_bundle(source, self._cache), None
         if found := _ALIAS.fullmatch(reference):
             registry = self._registry(found["name"])
             return self._bring(registry, registry.by_alias(found["name"], found["alias"]))
@@ -64,7 +68,7 @@ class Finder:
             registry = self._registry(found["name"])
             return self._bring(registry, registry.by_number(found["name"], found["version"]))
         if is_location(reference):
-            return self._open(Path(reference).expanduser())
+            return self._open(Path(reference).expanduser()), None
         return self._by_name(check_name(reference))
 
     @property
@@ -93,7 +97,7 @@ class Finder:
             )
         return open_bundle(place / MODEL if (place / MODEL).is_dir() else place)
 
-    def _by_name(self, name: str) -> Bundle:
+    def _by_name(self, name: str) -> "tuple[Bundle, ModelVersion | None]":
         run = self.workspace.runs / name
         has_run = (run / MODEL / DESCRIPTION).is_file()
         registry, registered = self._registered(name, needed=not has_run)
@@ -103,7 +107,7 @@ class Finder:
                 "has that name. `sightline models` and `sightline runs` list them; a path must contain a '/'"
             )
         if registry is None or registered is None:
-            return self._open(run)
+            return self._open(run), None
         instead = f", not the run of the same name (write {run / MODEL})" if has_run else ""
         self.on_note(f"model {name!r} is {registered.label} of the registry{instead}")
         return self._bring(registry, registered)
@@ -133,5 +137,5 @@ class Finder:
 
         return open_registry(self.tracking, self.workspace.root)
 
-    def _bring(self, registry: "Registry", version: "ModelVersion") -> Bundle:
-        return bring_bundle(registry.source(version), self._cache, expected=version.bundle)
+    def _bring(self, registry: "Registry", version: "ModelVersion") -> "tuple[Bundle, ModelVersion]":
+        return bring_bundle(registry.source(version), self._cache, expected=version.bundle), version

@@ -24,7 +24,7 @@ _SQL_URL = re.compile(r"(?P<dialect>[a-z0-9]+)(\+[a-z0-9]+)?://")
 
 def open_reader(source: str, config: IngestConfig) -> tuple[Reader, FormatName, str]:
     """Open a source of annotated images; returns the reader, its format, and why that format was taken."""
-    if _is_database(source):
+    if is_database(source):
         if not config.query:
             raise ConfigError("a database needs a query: --query 'select … from … order by …'")
         return _open_table(QueryTable(source, config.query), None, config), "table", "a database query"
@@ -137,7 +137,8 @@ def _open_place(source: str) -> tuple[Folder, str | None]:
     raise NotFoundError(f"{source!r} does not exist")
 
 
-def _is_database(source: str) -> bool:
+def is_database(source: str) -> bool:
+    """Whether this is the URL of a database."""
     url = _SQL_URL.match(source)
     return url is not None and url["dialect"] not in (*BUCKET_SCHEMES, "file", "http", "https")
 

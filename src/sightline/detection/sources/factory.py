@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sightline.config import SourceConfig
-from sightline.data.formats.factory import _is_database
+from sightline.data.formats.factory import is_database
 from sightline.data.formats.table_rows import SUFFIXES as INGEST_TABLES
 from sightline.data.schema import MANIFEST
 from sightline.data.storage import Folder
@@ -52,7 +52,7 @@ def _open(source: str | Path | Sequence[str | Path], config: SourceConfig, works
         _check_settings("list", config)
         return ListSource(source, config.root), f"a list of {len(source)} paths"
     text = str(source)
-    if _is_database(text):
+    if is_database(text):
         _check_settings("database", config)
         return SqlSource(text, config), "a database query"
     if isinstance(source, str) and (location := _dataset_named(text, workspace)):

@@ -22,8 +22,9 @@ class FolderSource:
 
     def items(self) -> Iterator[Item]:
         """Every image, in an order that depends on the names only."""
+        begin = posixpath.join(self._public, "")
         for name, version in walk(self._folder, self._choice()):
-            yield make_item(posixpath.join(self._public, name), version=version, ref=to_ref(name))
+            yield make_item(begin + name, version=version, ref=to_ref(name))
 
     def read(self, item: Item) -> bytes:
         """The bytes of a file; a link that leads out of the folder is refused."""

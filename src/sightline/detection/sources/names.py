@@ -17,6 +17,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 def make_item(key: str, *, version: str, ref: str, uri: str | None = None) -> Item:
     """An item of this key, which is its URI where no other is given."""
+    if key.isascii() and uri is None and "\0" not in key:  # Nearly all, and there may be millions.
+        return Item(id_of(key), key, version, ref)
     key = _decodable(key)
     return Item(id_of(key), shown(key if uri is None else uri), version, ref)
 
@@ -32,6 +34,8 @@ def to_ref(name: str) -> str:
     >>> to_ref("50%.jpg"), to_ref("caf\udce9.jpg")
     ('50%25.jpg', 'caf%E9.jpg')
     """
+    if name.isascii() and "%" not in name and "\0" not in name:
+        return name
     return _NOT_PLAIN.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", _decodable(name))
 
 

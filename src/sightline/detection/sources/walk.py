@@ -49,6 +49,7 @@ class _Level(NamedTuple):
     """A directory that is being walked: what is left of it, the states of its folders, and which files are odd."""
 
     name: str
+    path: str
     names: Iterator[str]
     folders: dict[str, Any]
     odd: set[str]
@@ -65,7 +66,7 @@ def _walk_local(folder: Folder, choice: Choice) -> Iterator[tuple[str, str]]:
                 break
             # A link is looked through only if it stays in the folder.
             known = base not in level.odd or folder.has(name)
-            yield name, file_version(folder.full_path(name)) if known else ""
+            yield name, file_version(f"{level.path}/{base}") if known else ""
         else:
             waiting.pop()
 
@@ -90,7 +91,7 @@ def _scan(folder: Folder, name: str, choice: Choice, state: Any) -> _Level:
                 odd.add(base)
             names.append(base)
     names.sort()
-    return _Level(name, iter(names), folders, odd)
+    return _Level(name, folder.full_path(name), iter(names), folders, odd)
 
 
 def _listing(folder: Folder, name: str) -> Any:

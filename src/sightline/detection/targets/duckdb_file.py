@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from sightline.detection.targets.database import Collision, Query
+from sightline.detection.targets.connector import Collision, Query
 from sightline.errors import ExistsError, SightlineError, StorageError
 from sightline.secrets import redact
 

@@ -13,20 +13,20 @@ one wins. A name in `images` is a chunk that is done.
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sightline.data.disk import sync
-from sightline.detection.schema import IMAGES
+from sightline.detection.schema import IMAGES, REJECTED
 from sightline.detection.targets.lease import Lease, is_dead
-from sightline.detection.targets.target import Owner
+from sightline.detection.targets.target import ClassCount, Owner, Summary
 from sightline.errors import DamagedError, ExistsError, StorageError
 
 JOB, MANIFEST, IMAGES_FOLDER = "job.json", "manifest.json", "images"
@@ -121,7 +121,7 @@ class ParquetTarget:
 
     def commit(self, chunk: str, rows: pa.Table) -> bool:
         """See `Target.commit`."""
-        first = self._create(Path(IMAGES_FOLDER) / f"{chunk}.parquet", _encode(rows))
+        first = self._create(Path(IMAGES_FOLDER) / f"{chunk}.parquet", encode_rows(rows))
         (self.directory / self._lease(chunk)).unlink(missing_ok=True)
         return first
 
@@ -129,7 +129,7 @@ class ParquetTarget:
         """See `Target.rewrite`."""
         before = pq.read_table(self._file(chunk), schema=IMAGES)
         others = before.filter(pc.invert(pc.is_in(before.column("image_id"), rows.column("image_id").combine_chunks())))
-        partial = self._write(_encode(pa.concat_tables([others, rows])))
+        partial = self._write(encode_rows(pa.concat_tables([others, rows])))
         partial.rename(self._file(chunk))
         sync(self.directory / IMAGES_FOLDER)
 
@@ -141,11 +141,31 @@ class ParquetTarget:
                 table = pq.read_table(self._file(chunk), columns=wanted, schema=IMAGES, use_threads=False)
             except (OSError, pa.ArrowException) as error:
                 raise DamagedError(
-                    f"{str(self._file(chunk))!r} cannot be read ({error}): remove it, and the same command makes it again"
+                    f"{str(self._file(chunk))!r} cannot be read ({error}): remove it, and run the same command again"
                 ) from None
             if status:
                 table = table.filter(pc.equal(table.column("status"), status))
             yield from table.select(list(columns)).to_batches()
+
+    def summary(self) -> Summary:
+        """See `Target.summary`."""
+        if not self.committed():
+            return Summary(0, 0, 0, (), {})
+        with duckdb.connect() as database:
+            rows = f"read_parquet({sql_text(str(self.directory / IMAGES_FOLDER / '*.parquet'))})"
+            counts = database.execute(
+                f"select count(*), count(*) filter (status = '{REJECTED}'), sum(num_detections) from {rows}"
+            ).fetchone()
+            reasons = database.execute(
+                f"select reason, count(*) from {rows} where status = '{REJECTED}' group by 1 order by 2 desc, 1"
+            ).fetchall()
+            classes = database.execute(
+                "select box.label, count(*), count(distinct image_id), avg(box.score) "
+                f"from (select image_id, unnest(boxes) as box from {rows}) group by 1 order by 2 desc, 1"
+            ).fetchall()
+        assert counts is not None
+        images, rejected, found = (int(count or 0) for count in counts)
+        return Summary(images, rejected, found, tuple(ClassCount(*row) for row in classes), dict(reasons))
 
     def read_manifest(self) -> dict[str, Any] | None:
         """See `Target.read_manifest`."""
@@ -206,6 +226,15 @@ class ParquetTarget:
         gone.unlink(missing_ok=True)
 
 
+def sql_text(text: str) -> str:
+    """A text as SQL writes it, for where values cannot be bound.
+
+    >>> sql_text("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object that was written by us."""
     try:
@@ -217,7 +246,8 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def _encode(rows: pa.Table) -> bytes:
+def encode_rows(rows: pa.Table) -> bytes:
+    """Rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows.cast(IMAGES), sink, compression="zstd", write_statistics=True)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

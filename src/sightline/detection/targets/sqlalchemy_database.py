@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from sightline.data.location import without_secrets
-from sightline.detection.targets.database import Collision, Query
+from sightline.detection.targets.connector import Collision, Query
 from sightline.errors import ConfigError, ExistsError, MissingExtraError, StorageError
 from sightline.secrets import HIDDEN, looks_secret, redact
 

@@ -27,6 +27,33 @@ class Owner:
     pid: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """What was found of one class."""
+
+    label: str
+    detections: int
+    images: int
+    mean_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a job has found so far.
+
+    Attributes:
+        images: Rows, rejected ones included.
+        classes: Most detections first.
+        reasons: How many images were rejected for which reason.
+    """
+
+    images: int
+    rejected: int
+    detections: int
+    classes: tuple[ClassCount, ...]
+    reasons: dict[str, int]
+
+
 class Target(Protocol):
     """Where the detections of one job go, opened by one run of it."""
 
@@ -85,6 +112,10 @@ class Target(Protocol):
 
     def rows(self, columns: Sequence[str], *, status: str | None = None) -> Iterator[pa.RecordBatch]:
         """Some scalar columns of the committed rows of this job."""
+        ...
+
+    def summary(self) -> Summary:
+        """Counts over all committed rows of this job."""
         ...
 
     def read_manifest(self) -> dict[str, Any] | None:

@@ -1,103 +1,32 @@
-"""What every database target must do, whichever database it is; and processes that write to one.
-
-Run as a program it is such a process: `database_checks.py commit PLACE NAME COUNT` or `… forever PLACE NAME 0`.
-"""
+"""What every database target must do with rows, whichever database it is; leases are in `database_lease_checks`."""
 
 import contextlib
 import json
-import platform
 import signal
 import subprocess
-import sys
-import threading
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
+from database_place import (
+    ANN,
+    BEN,
+    HOSTILE,
+    HOSTILE_PREFIX,
+    Place,
+    at_once,
+    boxes_of,
+    connector,
+    images,
+    rows_of,
+)
 
 from sightline.detection.schema import IMAGES
 from sightline.detection.targets.database import DatabaseTarget
 from sightline.detection.targets.duckdb_file import DuckDBFile
 from sightline.detection.targets.sqlalchemy_database import SQLDatabase
-from sightline.detection.targets.target import Owner
+from sightline.detection.targets.target import ClassCount, Owner, Summary
 from sightline.errors import ConfigError, ExistsError, StorageError
-
-T = TypeVar("T")
-
-HERE = platform.node()
-ANN, BEN = Owner("ann", "elsewhere", 1), Owner("ben", "elsewhere", 2)
-HOSTILE = 'it\'s "quoted"; drop table images; -- :job %s %(x)s $1 {y} \\ \\:z\nnew line ☃ 𝄞'
-HOSTILE_PREFIX = "a\"b';:job %s$1\\:\n☃ {x}"
-
-
-class Place:
-    """A database by its URL or file; every target has connections of its own."""
-
-    def __init__(self, name: str, stack: contextlib.ExitStack) -> None:
-        self.name, self._stack = name, stack
-
-    def target(self, job: str = "one", *, prefix: str = "", is_open: bool = True) -> DatabaseTarget:
-        target = DatabaseTarget(connector(self.name), prefix=prefix)
-        self._stack.callback(target.close)
-        if is_open:
-            target.open({"id": job})
-        return target
-
-    def sql(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
-        found = connector(self.name)
-        try:
-            with found.transaction() as transaction:
-                return transaction.execute(sql, **values)
-        finally:
-            found.close()
-
-    def process(self, verb: str, name: str, count: int) -> "subprocess.Popen[str]":
-        command = [sys.executable, __file__, verb, self.name, name, str(count)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self._stack.enter_context(process)
-        self._stack.callback(process.kill)
-        return process
-
-
-def connector(name: str) -> DuckDBFile | SQLDatabase:
-    return DuckDBFile(Path(name)) if name.endswith(".duckdb") else SQLDatabase(name)
-
-
-def images(chunk: str, ids: list[str], *, boxes: int = 2, status: str = "ok", **more: Any) -> pa.Table:
-    label = more.pop("label", "bolt")
-    box = {"label": label, "score": 0.1, "xmin": 1.5, "ymin": 2.0, "xmax": 3.25, "ymax": 4.0}
-    row = {"uri": "/photos/a.jpg", "status": status, "num_detections": boxes, "boxes": [box] * boxes, "version": "v"}
-    row |= {"chunk": chunk, "model": "boards", "model_version": "3", **more}
-    return pa.Table.from_pylist([{**row, "image_id": image_id} for image_id in ids], schema=IMAGES)
-
-
-def rows_of(target: DatabaseTarget, *columns: str, status: str | None = None) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for batch in target.rows(columns, status=status) for row in batch.to_pylist()]
-
-
-def boxes_of(target: DatabaseTarget, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for batch in target.detections(columns) for row in batch.to_pylist()]
-
-
-def at_once(*tasks: Callable[[], T]) -> list[T]:
-    barrier = threading.Barrier(len(tasks))
-
-    def run(task: Callable[[], T]) -> T:
-        barrier.wait()
-        return task()
-
-    with ThreadPoolExecutor(len(tasks)) as threads:
-        return list(threads.map(run, tasks))
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def check_a_job_is_found_again(place: Place) -> None:
@@ -164,67 +93,6 @@ def check_plans_race(place: Place) -> None:
         )
         assert sum(won) == 1
         assert {target.generation(number) for target in targets} == {plans[won.index(True)]}
-
-
-def check_leases_keep_others_out(place: Place) -> None:
-    ann, ben = place.target(), place.target()
-    assert ann.claim(["a", "b"], ANN, lease_s=60) == {"a": 1, "b": 1}
-    assert ben.claim(["a", "b", "c"], BEN, lease_s=60) == {"c": 1}
-    assert ann.claim(["a"], ANN, lease_s=60) == {"a": 2}, "one's own lease is not another run's"
-
-
-def check_leases_expire(place: Place) -> None:
-    ann, ben = place.target(), place.target()
-    ann.claim(["a", "b"], ANN, lease_s=0)
-    ann.renew(["b"], ANN, lease_s=60)
-    assert ben.claim(["a", "b"], BEN, lease_s=60) == {"a": 2}
-    ann.renew(["a"], ANN, lease_s=0)
-    assert ann.claim(["a"], ANN, lease_s=60) == {}, "a lease that was lost can be neither renewed nor ended"
-    ann.release(["a"], ANN)
-    assert ann.claim(["a"], ANN, lease_s=60) == {}
-
-
-def check_leases_of_the_dead_end(place: Place) -> None:
-    target = place.target()
-    dead, other_host = Owner("dead", HERE, dead_pid()), Owner("far", "elsewhere", dead_pid())
-    alive, not_ours = Owner("alive", HERE, threading.get_native_id()), Owner("init", HERE, 1)
-    for chunk, owner in (("a", dead), ("b", other_host), ("c", alive), ("d", not_ours)):
-        target.claim([chunk], owner, lease_s=60)
-    assert target.claim(["a", "b", "c", "d"], BEN, lease_s=60) == {"a": 2}
-
-
-def check_attempts_count_over_owners(place: Place) -> None:
-    target = place.target()
-    owners = [Owner(f"run{number}", "elsewhere", number) for number in range(4)]
-    assert [target.claim(["a"], owner, lease_s=0)["a"] for owner in owners] == [1, 2, 3, 4]
-    target.release(["a"], owners[-1])
-    assert target.claim(["a"], ANN, lease_s=60) == {"a": 4}, "what was given back does not count"
-
-
-def check_claims_race(place: Place) -> None:
-    ann, ben, nobody = place.target(), place.target(), Owner("nobody", "elsewhere", 0)
-    for number in range(3):
-        chunks = [f"{number}-{chunk}" for chunk in range(30)]
-        for attempts in (1, 3):
-            got = at_once(
-                lambda: ann.claim(chunks, ANN, lease_s=60),  # noqa: B023
-                lambda: ben.claim(chunks[::-1], BEN, lease_s=60),  # noqa: B023
-            )
-            assert Counter([*got[0], *got[1]]) == Counter(chunks)
-            assert {*got[0].values(), *got[1].values()} == {attempts}
-            ann.renew(chunks, ANN, lease_s=0)
-            ben.renew(chunks, BEN, lease_s=0)
-            assert len(ann.claim(chunks, nobody, lease_s=0)) == 30
-
-
-def check_committed_chunks_are_not_leased(place: Place) -> None:
-    target = place.target()
-    target.claim(["a", "b"], ANN, lease_s=60)
-    assert target.commit("a", images("a", ["1"]))
-    assert target.claim(["a"], BEN, lease_s=60) == {}
-    target.release(["a", "b"], ANN)
-    assert target.claim(["a", "b"], BEN, lease_s=60) == {"b": 1}
-    assert target.committed() == {"a"}
 
 
 def check_the_first_commit_wins(place: Place) -> None:
@@ -401,23 +269,41 @@ def check_credentials_are_not_kept(place: Place) -> None:
     assert manifest["settings"]["images"] == 3
 
 
+def check_a_summary_counts_this_job_alone(place: Place) -> None:
+    target, other = place.target("one"), place.target("other")
+    assert target.summary() == Summary(0, 0, 0, (), {})
+    truncated = {"boxes": 0, "status": "rejected", "reason": "truncated image"}
+    target.commit("a", images("a", ["1", "2", "3"], label="nut", boxes=2))
+    target.commit("b", images("b", ["4", "5"], label="bolt", boxes=3))
+    target.commit("c", images("c", ["6"], label="Screw", boxes=7))
+    target.commit("d", images("d", ["7", "8"], **truncated))
+    target.commit("e", images("e", ["9"], **{**truncated, "reason": "bomb"}))
+    target.commit("f", images("f", ["10"], boxes=0))
+    target.claim(["g", "000000-00001.again"], ANN, lease_s=60)
+    other.commit("a", images("a", ["1"], label="nut", boxes=100))
+    other.commit("b", images("b", ["2"], **truncated))
+    found = target.summary()
+    assert (found.images, found.rejected, found.detections) == (10, 3, 19)
+    assert [(one.label, one.detections, one.images) for one in found.classes] == [
+        ("Screw", 7, 1),
+        ("bolt", 6, 2),
+        ("nut", 6, 3),
+    ]
+    assert [one.mean_score for one in found.classes] == [pytest.approx(0.1)] * 3
+    assert list(found.reasons.items()) == [("truncated image", 2), ("bomb", 1)]
+    assert {type(value) for one in found.classes for value in (one.detections, one.images)} == {int}
+
+
+def check_a_summary_follows_what_is_rewritten(place: Place) -> None:
+    target = place.target(prefix=HOSTILE_PREFIX)
+    target.commit("a", images("a", ["1", "2"], label=HOSTILE, boxes=2))
+    target.commit("b", images("b", ["3"], boxes=0, status="rejected", reason=HOSTILE))
+    assert target.summary().reasons == {HOSTILE: 1}
+    target.rewrite("a", images("a", ["2"], label=HOSTILE, boxes=1))
+    target.rewrite("b", images("b", ["3"], label=HOSTILE, boxes=2, score=0.7))
+    found = target.summary()
+    assert (found.images, found.rejected, found.reasons) == (3, 0, {})
+    assert found.classes == (ClassCount(HOSTILE, 5, 3, pytest.approx((0.1 * 3 + 0.7 * 2) / 5)),)
+
+
 CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_") and name != "check_whole"]
-
-
-def main(verb: str, name: str, prefix: str, count: int) -> None:
-    target = DatabaseTarget(connector(name))
-    target.open({"id": "one"})
-    number = 0
-    while verb == "forever" or number < count:
-        chunk = f"{prefix}{number}"
-        owner = Owner(prefix, HERE, 0)
-        assert target.claim([chunk], owner, lease_s=60) == {chunk: 1}
-        assert target.commit(chunk, images(chunk, [f"{chunk}-{image}" for image in range(100)], boxes=3))
-        sys.stdout.write("done\n")
-        sys.stdout.flush()
-        number += 1
-    target.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

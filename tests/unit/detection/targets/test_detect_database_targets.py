@@ -9,9 +9,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # `database_checks` is shared with the test of PostgreSQL.
+sys.path.insert(0, str(Path(__file__).parent))  # The checks are shared with the test of PostgreSQL.
 
-from database_checks import ANN, CHECKS, Place, at_once, images, rows_of
+from database_checks import CHECKS
+from database_lease_checks import LEASE_CHECKS
+from database_place import ANN, Place, at_once, images, rows_of
 
 from sightline.detection.targets.database import DatabaseTarget
 from sightline.detection.targets.duckdb_file import DuckDBFile
@@ -27,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(name, stack)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("check", [*CHECKS, *LEASE_CHECKS], ids=lambda check: check.__name__.removeprefix("check_"))
 def test_database(check: Callable[[Place], None], place: Place) -> None:
     check(place)
 
@@ -37,7 +39,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "found.duckdb"
 
 
-READ = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).sql('select count(*) from images'))"
+READ = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); c.execute('from images').fetchall()"
 HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.readline(); c.close()"
 
 

@@ -1,0 +1,205 @@
+"""The verbs about detection over many images: detect, estimate, list, query."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.config import Config, DetectConfig, SourceConfig, load_config
+from sightline.errors import NotFoundError, TooManyRejectedError
+from sightline.workspace import Workspace, check_name, is_location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sightline.detection.detect import DetectResult, Prepared
+    from sightline.detection.estimate import Estimate
+    from sightline.detection.past import PastJob
+    from sightline.detection.runner import Progress
+    from sightline.detection.targets.target import Target
+
+Images = str | Path | Sequence[str | Path]
+_WATCH_EVERY_S = 5.0
+
+
+def detect(
+    model: str | Path,
+    source: Images,
+    to: str | Path | None = None,
+    *,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    retry_rejected: bool = False,
+    watch: bool = False,
+    on_progress: "Callable[[Progress], None] | None" = None,
+    on_note: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    **settings: Any,
+) -> "DetectResult":
+    """Run a model over many images; every image has exactly one row in the end, however often this is called.
+
+    The same job again does only what is new or has changed; run twice at once, the two share the work.
+
+    Args:
+        model: See `load_model`.
+        source: A folder, a pattern, a list, an archive, a dataset, a table, or a database with `query`.
+        to: A name in the workspace, a directory, a .duckdb file or the URL of a database; default: a name made from
+            source and model.
+        retry_rejected: Look at images again that were rejected.
+        watch: Ask the source for new images for ever.
+        on_progress: Told how far it is, several times a second.
+        on_note: Told what was chosen and why, and of workers that died.
+        should_stop: Asked several times a second; raises `Stopped`.
+        settings: Any of the settings of `detect` and `source`, such as workers=4 or where="split='test'".
+
+    Raises:
+        TooManyRejectedError: More than `max_rejected` of the images could not be used; their rows say why.
+
+    >>> import sightline
+    >>> result = sightline.detect("boards@champion", "photos/", to="boards-today")  # doctest: +SKIP
+    >>> [(found.label, found.detections) for found in result.summary.classes]  # doctest: +SKIP
+    """
+    import dataclasses
+
+    from sightline.detection.detect import cluster, run_job
+    from sightline.detection.past import record
+    from sightline.detection.pictures import Pictures
+    from sightline.detection.runner import Watcher
+    from sightline.detection.targets.factory import open_target
+    from sightline.detection.targets.parquet import ParquetTarget
+
+    root, config = Workspace.find(workspace), _settled(config, settings)
+    note = on_note or (lambda text: None)
+    given = {"on_progress": on_progress, "on_note": on_note, "should_stop": should_stop}
+    with cluster(config.detect) as device:
+        prepared = _prepare(model, source, root, config, device, note)
+        name, place = _named(to, prepared)
+        target: Target = open_target(place, root, table_prefix=config.detect.table_prefix)
+        own = root.detections / name
+        directory = target.directory if isinstance(target, ParquetTarget) else own
+        pictures = Pictures(
+            directory / "pictures",
+            config.detect.save_images,
+            prepared.setup.source,
+            prepared.bundle.info.classes,
+            config.decode.max_pixels,
+        )
+        told: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        watcher = Watcher(on_commit=pictures.take, **told)
+        with closing(target):
+            result = run_job(
+                prepared,
+                target,
+                name=name,
+                watcher=watcher,
+                retry_rejected=retry_rejected,
+                watch_every_s=_WATCH_EVERY_S if watch else None,
+            )
+            if directory.resolve() != own.resolve() or not isinstance(target, ParquetTarget):
+                manifest = target.read_manifest() or {}
+                record(root, name, manifest, prefix=config.detect.table_prefix)
+    if pictures.saved:
+        result = dataclasses.replace(result, pictures=str(pictures.directory))
+    _check_rejected(result, config.detect)
+    return result
+
+
+def estimate_detection(
+    model: str | Path,
+    source: Images,
+    *,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    on_note: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> "Estimate":
+    """What `detect` would take: counts the images, looks at a few, and writes nothing.
+
+    >>> import sightline
+    >>> sightline.estimate_detection("boards@champion", "photos/").images_per_s  # doctest: +SKIP
+    """
+    from sightline.detection.detect import cluster
+    from sightline.detection.estimate import estimate
+
+    root, config = Workspace.find(workspace), _settled(config, settings)
+    with cluster(config.detect) as device:
+        return estimate(_prepare(model, source, root, config, device, on_note or (lambda text: None)))
+
+
+def list_detections(*, workspace: str | Path | None = None) -> "list[PastJob]":
+    """The detection jobs of the workspace, the last finished first.
+
+    >>> import sightline
+    >>> [(job.name, job.images, job.detections) for job in sightline.list_detections()]  # doctest: +SKIP
+    """
+    from sightline.detection.past import list_jobs
+
+    return list_jobs(Workspace.find(workspace))
+
+
+def query(
+    sql: str, *, job: str | None = None, limit: int | None = None, workspace: str | Path | None = None
+) -> "pa.Table":
+    """Ask past jobs with SQL: the views `images` and `detections` hold the rows of all, or of one.
+
+    Args:
+        job: Name of a job; default: all jobs of the workspace.
+        limit: At most so many rows.
+
+    >>> import sightline
+    >>> sightline.query("select label, count(*) from detections group by 1").to_pandas()  # doctest: +SKIP
+    """
+    from sightline.detection.past import query_jobs
+
+    jobs = list_detections(workspace=workspace)
+    if job is not None:
+        jobs = [found for found in jobs if found.name == job]
+        if not jobs:
+            raise NotFoundError(f"there is no detection job {job!r}: `sightline detections` lists them")
+    return query_jobs(jobs, sql, limit=limit)
+
+
+def _prepare(
+    model: str | Path, source: Images, root: Workspace, config: Config, device: str, note: Callable[[str], None]
+) -> "Prepared":
+    from sightline.detection.detect import prepare
+    from sightline.detection.rows import ModelName
+    from sightline.detection.sources.factory import open_source
+    from sightline.models.reference import Finder
+
+    opened, why = open_source(source, config.source, root)
+    note(f"source: {why}")
+    bundle, version = Finder(root, config.tracking, note).resolve(str(model))
+    called = bundle.info.run.name if bundle.info.run else Path(str(model)).name
+    named = ModelName(version.name, version.version) if version else ModelName(called, bundle.hash[:12])
+    prepared = prepare(opened, bundle, named, config, device=device, cache=root.compiled)
+    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}")
+    return prepared
+
+
+def _named(to: str | Path | None, prepared: "Prepared") -> tuple[str, str]:
+    """What the job is called, and where its rows go."""
+    if to is None:
+        return prepared.job.usual_name, prepared.job.usual_name
+    if is_location(str(to)) or "." in str(to):
+        return prepared.job.usual_name, str(to)
+    return check_name(str(to)), str(to)
+
+
+def _settled(config: Config | None, settings: dict[str, Any]) -> Config:
+    sections: dict[str, dict[str, Any]] = {"source": {}, "detect": {}}
+    for key, value in settings.items():
+        sections["source" if key in SourceConfig.model_fields else "detect"][key] = value
+    given = (config or Config()).model_dump()
+    merged = {name: {**given[name], **values} for name, values in sections.items()}
+    return load_config(flags={**given, **merged})
+
+
+def _check_rejected(result: "DetectResult", config: DetectConfig) -> None:
+    found = result.summary
+    if found.images and found.rejected / found.images > config.max_rejected:
+        reason = next(iter(found.reasons), "")
+        raise TooManyRejectedError(
+            f"{found.rejected:,} of {found.images:,} images were rejected, most for {reason!r}; at most "
+            f"{config.max_rejected:.1%} were allowed. Their rows in {result.target} say why"
+        )

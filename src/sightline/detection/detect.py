@@ -1,0 +1,273 @@
+"""A job from its settings to its end: the pieces put together."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sightline import __version__
+from sightline.config import Config, DetectConfig
+from sightline.data.parallel import num_cores
+from sightline.detection.item import Source
+from sightline.detection.job import Job
+from sightline.detection.plan import Planner
+from sightline.detection.pool import Died, Done, InProcess, Pool, Task
+from sightline.detection.rows import ModelName
+from sightline.detection.runner import Counts, Runner, Stopped, Watcher
+from sightline.detection.setup import Engine, Setup, pack
+from sightline.detection.targets.target import Summary, Target
+from sightline.detection.tiles import Tiling
+from sightline.detection.worker import Look
+from sightline.errors import ConfigError
+from sightline.models.bundle import Bundle
+from sightline.models.predictor import lowest_score
+from sightline.tracking.machine import Placement, this_machine
+
+_SAMPLE = 4
+_MOST_DECODERS = 8
+
+
+@dataclass(frozen=True)
+class DetectResult:
+    """What became of a run.
+
+    Attributes:
+        name: Of the job.
+        target: Where its rows are.
+        counts: What this run did; `summary` is over all rows of the job.
+        seconds: Of this run.
+    """
+
+    name: str
+    target: str
+    job: Job
+    summary: Summary
+    counts: Counts
+    seconds: float
+    pictures: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        rate = {"seconds": round(self.seconds, 3), "images_per_s": round(self.images_per_s, 3)}
+        found = {"name": self.name, "target": self.target, "pictures": self.pictures, "job": self.job.describe()}
+        return {**found, "summary": asdict(self.summary), "run": {**asdict(self.counts), **rate}}
+
+    @property
+    def images_per_s(self) -> float:
+        """Of this run."""
+        return self.counts.images / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that could begin: its identity, and what makes a worker."""
+
+    job: Job
+    setup: Setup
+    bundle: Bundle
+    config: DetectConfig
+    cache: Path
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether workers are Ray's."""
+        return self.config.workers > 1 or self.config.address is not None
+
+    def packed(self) -> Setup:
+        """What makes a worker elsewhere: with the files of the model, and of what was compiled of it."""
+        compiled = self.cache / self.bundle.hash
+        if self.setup.engine.name != "torch" and not compiled.is_dir():
+            self.setup.open(self.bundle, self.cache)  # Compiled once here, not once by every worker.
+        return replace(self.setup, bundle=pack(self.bundle.path), compiled=pack(compiled))
+
+
+def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *, device: str, cache: Path) -> Prepared:
+    """Settle everything that decides on what is found.
+
+    Args:
+        device: What workers compute on.
+        cache: Where compiled forms of models are kept.
+    """
+    from sightline.engines.opening import resolve_engine
+
+    own = config.detect
+    if own.tile and bundle.info.task == "classification":
+        raise ConfigError("--tile is for detectors: a classifier says what the whole image is")
+    engine = Engine(
+        resolve_engine(bundle, own.engine, device),
+        device,
+        own.threads or num_cores(),
+        own.size,
+        own.rectangular,
+        config.decode.max_pixels,
+    )
+    threshold = lowest_score(bundle.info, own.threshold)
+    tiling = Tiling(own.tile, own.overlap) if own.tile else None
+    look = Look(threshold, tiling, own.reduced_decode, decoders=min(engine.threads, _MOST_DECODERS))
+    job = Job(
+        source=source.name,
+        model=model.model,
+        model_version=model.version,
+        bundle=bundle.hash,
+        engine=engine.name,
+        threshold=threshold,
+        size=own.size or bundle.info.size,
+        tile=own.tile,
+        overlap=own.overlap if own.tile else None,
+        rectangular=own.rectangular,
+        reduced_decode=own.reduced_decode,
+    )
+    setup = Setup({}, {}, engine, source, look, model, own.batch)
+    return Prepared(job, setup, bundle, own, cache)
+
+
+def run_job(
+    prepared: Prepared,
+    target: Target,
+    *,
+    name: str,
+    watcher: Watcher,
+    retry_rejected: bool = False,
+    watch_every_s: float | None = None,
+) -> DetectResult:
+    """Look at all images of the source that have no row yet.
+
+    Args:
+        name: Of the job.
+        retry_rejected: Whether images that were rejected are looked at again.
+        watch_every_s: Ask the source for new images for ever, with such pauses; until somebody stops it.
+
+    Raises:
+        Stopped: Somebody asked for it; the same job goes on later.
+    """
+    began, started, counts = time.monotonic(), datetime.now(UTC), Counts()
+    target.open({**prepared.job.describe(), "created": f"{started:%Y-%m-%dT%H:%M:%SZ}"})
+
+    def result() -> DetectResult:
+        seconds = time.monotonic() - began
+        return DetectResult(name, target.location, prepared.job, target.summary(), counts, seconds)
+
+    with ExitStack() as stack:
+        pool, apart = _pools(prepared, stack, watcher.on_note)
+        stack.callback(pool.close)
+        while True:
+            planner = Planner(target, prepared.setup.source, chunk=prepared.config.chunk, retry_rejected=retry_rejected)
+            with closing(planner.known):
+                lease_s, model = prepared.config.lease_s, prepared.setup.model
+                Runner(target, planner, pool, model, counts, lease_s=lease_s, watcher=watcher, apart=apart).run()
+            target.write_manifest(manifest_of(result(), prepared, started))
+            if watch_every_s is None:
+                return result()
+            _pause(watch_every_s, watcher)
+
+
+def _pause(seconds: float, watcher: Watcher) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if watcher.should_stop():
+            raise Stopped
+        time.sleep(min(0.2, seconds))
+
+
+@contextmanager
+def cluster(config: DetectConfig) -> Iterator[str]:
+    """Connects to the cluster of an address, if one is given; says what workers compute on."""
+    if config.address is None:
+        yield _local_device(config)
+        return
+    from sightline.detection.ray_pool import connected, gpus_per_worker
+
+    with connected(config):
+        yield "cuda" if gpus_per_worker(config) else "cpu"
+
+
+def manifest_of(result: DetectResult, prepared: Prepared, started: datetime) -> dict[str, Any]:
+    """What is kept beside the rows."""
+    config = prepared.config
+    launcher = "ray" if prepared.on_ray else "process"
+    placement = Placement(workers=config.workers, threads=prepared.setup.engine.threads, launcher=launcher)
+    return {
+        **result.to_json(),
+        "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
+        "finished": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "sightline_version": __version__,
+        "machine": this_machine(placement).to_dict(),
+    }
+
+
+class LatePool:
+    """Workers that are made when there is something to do: a run that finds everything done loads no model."""
+
+    def __init__(self, size: int, make: Callable[[Task], Pool]) -> None:
+        self.size, self._make = size, make
+        self._pool: Pool | None = None
+        self._held: list[Task] = []
+
+    @property
+    def alive(self) -> int:
+        """See `Pool.alive`."""
+        return self._pool.alive if self._pool else 0
+
+    def takes(self, *, alone: bool = False) -> bool:
+        """See `Pool.takes`."""
+        return not self._held and (self._pool is None or self._pool.takes(alone=alone))
+
+    def submit(self, task: Task) -> None:
+        """See `Pool.submit`."""
+        if self._pool is None:
+            self._pool = self._make(task)
+        self._held.append(task)
+        self._pass_on()
+
+    def wait(self, timeout_s: float) -> list[Done | Died]:
+        """See `Pool.wait`."""
+        if self._pool is None:
+            time.sleep(timeout_s)
+            return []
+        outcomes = self._pool.wait(timeout_s)
+        self._pass_on()
+        return outcomes
+
+    def close(self) -> None:
+        """See `Pool.close`."""
+        if self._pool:
+            self._pool.close()
+
+    def _pass_on(self) -> None:
+        """Workers may still be starting."""
+        assert self._pool is not None
+        while self._held and self._pool.takes(alone=self._held[0].alone):
+            self._pool.submit(self._held.pop(0))
+
+
+def _pools(
+    prepared: Prepared, stack: ExitStack, on_note: Callable[[str], None]
+) -> tuple[Pool, Callable[[], Pool] | None]:
+    """The workers, and those for chunks that killed a run where workers are in its own process."""
+    config = prepared.config
+    if prepared.on_ray:
+        from sightline.detection.ray_pool import RayPool, connected
+
+        def on_ray(task: Task) -> Pool:
+            stack.enter_context(connected(config))
+            return RayPool(prepared.packed(), config, task.items[:_SAMPLE], on_note=on_note)
+
+        return LatePool(config.workers, on_ray), None
+
+    from sightline.detection.child import Child
+
+    def own(_: Task) -> Pool:
+        return InProcess(prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache)))
+
+    return LatePool(1, own), lambda: Child(prepared.packed(), stall_s=config.stall_s)
+
+
+def _local_device(config: DetectConfig) -> str:
+    import torch
+
+    if config.gpus_per_worker is not None:
+        return "cuda" if config.gpus_per_worker else "cpu"
+    return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= config.workers else "cpu"

@@ -1,0 +1,59 @@
+"""What makes two runs the same job: the source, the model, and all that decides on what is found.
+
+Workers, batches and chunks only decide on how quickly.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_FORMAT = 1
+_SHORT = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job.
+
+    Attributes:
+        source: What the source calls itself.
+        model: As rows name it.
+        bundle: The hash of the model.
+        engine: As resolved.
+    """
+
+    source: str
+    model: str
+    model_version: str
+    bundle: str
+    engine: str
+    threshold: float
+    size: int
+    tile: int | None
+    overlap: float | None
+    rectangular: bool
+    reduced_decode: bool
+
+    @property
+    def id(self) -> str:
+        """The same for the same job, whoever runs it; names of models do not count, only their bytes."""
+        what = {**asdict(self), "format": _FORMAT}
+        del what["model"], what["model_version"]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+    @property
+    def usual_name(self) -> str:
+        """What a job is called if nobody says: where from, by which model, and its id."""
+        return f"{_slug(self.source)}-{_slug(self.model)}-{self.id[:_SHORT]}"
+
+    def describe(self) -> dict[str, Any]:
+        """As it is written down."""
+        return {"id": self.id, **asdict(self)}
+
+
+def _slug(text: str) -> str:
+    """The last part of a path or name, of letters that a directory may have."""
+    last = re.split(r"[/\\]", text.rstrip("/\\"))[-1]
+    return re.sub(r"[^A-Za-z0-9]+", "-", last).strip("-")[:24].lower() or "images"

@@ -1,0 +1,153 @@
+"""Past jobs of a workspace, and SQL over what they found.
+
+Each job has a directory `detections/NAME` in the workspace: its Parquet target, or, if its rows went elsewhere, only
+the manifest that says where.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from sightline.detection.schema import BOX, DETECTIONS, IMAGES
+from sightline.detection.targets.factory import DUCKDB_SUFFIXES
+from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, sql_text
+from sightline.errors import ConfigError, NotFoundError
+from sightline.workspace import Workspace
+
+_SCALARS = [field.name for field in IMAGES if field.name != "boxes"]
+
+
+@dataclass(frozen=True)
+class PastJob:
+    """A job of the workspace.
+
+    Attributes:
+        target: Where its rows are.
+        finished: When its last run ended, in ISO 8601; None if none has ended yet.
+        images: Rows, when its last run ended.
+        prefix: What the names of its tables begin with, in a database.
+    """
+
+    name: str
+    id: str
+    source: str
+    model: str
+    target: str
+    finished: str | None
+    images: int
+    rejected: int
+    detections: int
+    prefix: str = ""
+
+
+def list_jobs(workspace: Workspace) -> list[PastJob]:
+    """All jobs, the last finished first."""
+    places = sorted(workspace.detections.iterdir()) if workspace.detections.is_dir() else []
+    found = [_read(place) for place in places if (place / MANIFEST).is_file() or (place / JOB).is_file()]
+    return sorted(found, key=lambda job: job.finished or "", reverse=True)
+
+
+def record(workspace: Workspace, name: str, manifest: dict[str, Any], *, prefix: str) -> None:
+    """Note a job whose rows are not in the workspace."""
+    place = workspace.detections / name
+    place.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**manifest, "table_prefix": prefix}, indent=2, ensure_ascii=False, default=str)
+    partial = place / f".{MANIFEST}.tmp"
+    partial.write_text(text, "utf-8")
+    partial.rename(place / MANIFEST)
+
+
+def query_jobs(jobs: list[PastJob], sql: str, *, limit: int | None = None) -> pa.Table:
+    """Run a query over the views `images` and `detections` of some jobs; both have a column `job`.
+
+    Raises:
+        ConfigError: The query is wrong; the message is DuckDB's.
+    """
+    with duckdb.connect() as database, _attached(database, jobs) as usable:
+        try:
+            database.execute("set timezone = 'UTC'")
+            database.execute(f"create view images as {' union all '.join(_images(job) for job in usable)}")
+            database.execute(f"create view detections as {' union all '.join(_detections(job) for job in usable)}")
+            found = database.sql(sql)
+            if found is None:
+                return pa.table({})
+            return (found.limit(limit) if limit is not None else found).to_arrow_table()
+        except duckdb.Error as error:
+            raise ConfigError(f"the query failed: {error}") from None
+
+
+def _read(place: Path) -> PastJob:
+    manifest = read_json(place / MANIFEST) if (place / MANIFEST).is_file() else {}
+    job = manifest.get("job") or read_json(place / JOB)
+    summary = manifest.get("summary", {})
+    return PastJob(
+        name=place.name,
+        id=job["id"],
+        source=job["source"],
+        model=f"{job['model']}/{job['model_version']}",
+        target=manifest.get("target", str(place)),
+        finished=manifest.get("finished"),
+        images=summary.get("images", 0),
+        rejected=summary.get("rejected", 0),
+        detections=summary.get("detections", 0),
+        prefix=manifest.get("table_prefix", ""),
+    )
+
+
+@contextmanager
+def _attached(database: Any, jobs: list[PastJob]) -> Iterator[list[PastJob]]:
+    """The jobs whose rows DuckDB can read; files of its own are attached read-only."""
+    elsewhere = [job for job in jobs if "://" in job.target]
+    usable = [job for job in jobs if job not in elsewhere and _has_rows(job)]
+    if not usable:
+        if elsewhere:
+            raise ConfigError(
+                f"the rows of {elsewhere[0].name!r} are in {elsewhere[0].target}: ask that database, its tables are "
+                f"{elsewhere[0].prefix}images and {elsewhere[0].prefix}detections (job = {elsewhere[0].id!r})"
+            )
+        raise NotFoundError("there are no detections yet: `sightline detect MODEL SOURCE` makes some")
+    for file in dict.fromkeys(job.target for job in usable if _is_duckdb(job)):
+        database.execute(f"attach {sql_text(file)} as {_quoted(file)} (read_only)")
+    yield usable
+
+
+def _has_rows(job: PastJob) -> bool:
+    place = Path(job.target)
+    return place.is_file() if _is_duckdb(job) else any((place / IMAGES_FOLDER).glob("*.parquet"))
+
+
+def _is_duckdb(job: PastJob) -> bool:
+    return job.target.lower().endswith(DUCKDB_SUFFIXES)
+
+
+def _images(job: PastJob) -> str:
+    if _is_duckdb(job):
+        return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {_table(job, 'images')}"
+    return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {_files(job)}"
+
+
+def _detections(job: PastJob) -> str:
+    if _is_duckdb(job):
+        return f"select {sql_text(job.name)} as job, {', '.join(DETECTIONS.names)} from {_table(job, 'detections')}"
+    boxes = {field.name: f"box.{field.name}" for field in BOX}
+    columns = ", ".join(f"{boxes.get(name, name)} as {name}" for name in DETECTIONS.names)
+    rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {_files(job)})"
+    return f"select {sql_text(job.name)} as job, {columns} from {rows}"
+
+
+def _files(job: PastJob) -> str:
+    return f"read_parquet({sql_text(str(Path(job.target) / IMAGES_FOLDER / '*.parquet'))})"
+
+
+def _table(job: PastJob, name: str) -> str:
+    return f"(select * from {_quoted(job.target)}.main.{_quoted(job.prefix + name)} where job = {sql_text(job.id)})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,43 @@
+"""All targets. A new kind is one file and one line here."""
+
+from pathlib import Path
+
+from sightline.data.formats.factory import is_database
+from sightline.data.location import BUCKET_SCHEMES
+from sightline.detection.targets.parquet import ParquetTarget
+from sightline.detection.targets.target import Target
+from sightline.errors import ConfigError
+from sightline.workspace import Workspace, check_name, is_location
+
+DUCKDB_SUFFIXES = (".duckdb", ".ddb")
+
+
+def open_target(to: str, workspace: Workspace, *, table_prefix: str = "") -> Target:
+    """The place that is meant: a name, a directory, a DuckDB file or the URL of a database."""
+    if is_database(to):
+        return _database(to, table_prefix)
+    if "://" in to and not to.startswith("file://"):
+        known = "databases, DuckDB files and local directories"
+        scheme = to.partition("://")[0]
+        if scheme in BUCKET_SCHEMES:
+            raise ConfigError(f"detections are not written to buckets ({scheme}://) yet: {known} are")
+        raise ConfigError(f"{scheme}:// is no place for detections: {known} are")
+    path = to.removeprefix("file://")
+    if path.lower().endswith(DUCKDB_SUFFIXES):
+        return _duckdb(Path(path).expanduser(), table_prefix)
+    place = Path(path).expanduser() if is_location(path) else workspace.detections / check_name(path)
+    return ParquetTarget(place.absolute())
+
+
+def _database(url: str, prefix: str) -> Target:
+    from sightline.detection.targets.database import DatabaseTarget
+    from sightline.detection.targets.sqlalchemy_database import SQLDatabase
+
+    return DatabaseTarget(SQLDatabase(url), prefix=prefix)
+
+
+def _duckdb(file: Path, prefix: str) -> Target:
+    from sightline.detection.targets.database import DatabaseTarget
+    from sightline.detection.targets.duckdb_file import DuckDBFile
+
+    return DatabaseTarget(DuckDBFile(file.absolute()), prefix=prefix)

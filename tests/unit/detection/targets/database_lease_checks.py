@@ -1,0 +1,114 @@
+"""What leases do in every database target, whichever database it is."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+from database_place import ANN, BEN, HERE, Place, at_once, images, rows_of
+
+from sightline.detection.targets.target import Owner
+
+
+def check_leases_keep_others_out(place: Place) -> None:
+    ann, ben = place.target(), place.target()
+    assert ann.claim(["a", "b"], ANN, lease_s=60) == {"a": 1, "b": 1}
+    assert ben.claim(["a", "b", "c"], BEN, lease_s=60) == {"c": 1}
+    assert ann.claim(["a"], ANN, lease_s=60) == {"a": 2}, "one's own lease is not another run's"
+
+
+def check_leases_expire(place: Place) -> None:
+    ann, ben = place.target(), place.target()
+    ann.claim(["a", "b"], ANN, lease_s=0)
+    ann.renew(["b"], ANN, lease_s=60)
+    assert ben.claim(["a", "b"], BEN, lease_s=60) == {"a": 2}
+    ann.renew(["a"], ANN, lease_s=0)
+    assert ann.claim(["a"], ANN, lease_s=60) == {}, "a lease that was lost can be neither renewed nor ended"
+    ann.release(["a"], ANN)
+    assert ann.claim(["a"], ANN, lease_s=60) == {}
+
+
+def check_leases_of_the_dead_end(place: Place) -> None:
+    target = place.target()
+    dead, other_host = Owner("dead", HERE, dead_pid()), Owner("far", "elsewhere", dead_pid())
+    alive, not_ours = Owner("alive", HERE, threading.get_native_id()), Owner("init", HERE, 1)
+    for chunk, owner in (("a", dead), ("b", other_host), ("c", alive), ("d", not_ours)):
+        target.claim([chunk], owner, lease_s=60)
+    assert target.claim(["a", "b", "c", "d"], BEN, lease_s=60) == {"a": 2}
+
+
+def check_attempts_count_over_owners(place: Place) -> None:
+    target = place.target()
+    owners = [Owner(f"run{number}", "elsewhere", number) for number in range(4)]
+    assert [target.claim(["a"], owner, lease_s=0)["a"] for owner in owners] == [1, 2, 3, 4]
+    target.release(["a"], owners[-1])
+    assert target.claim(["a"], ANN, lease_s=60) == {"a": 4}, "what was given back does not count"
+
+
+def check_claims_race(place: Place) -> None:
+    ann, ben, nobody = place.target(), place.target(), Owner("nobody", "elsewhere", 0)
+    for number in range(3):
+        chunks = [f"{number}-{chunk}" for chunk in range(30)]
+        for attempts in (1, 3):
+            got = at_once(
+                lambda: ann.claim(chunks, ANN, lease_s=60),  # noqa: B023
+                lambda: ben.claim(chunks[::-1], BEN, lease_s=60),  # noqa: B023
+            )
+            assert Counter([*got[0], *got[1]]) == Counter(chunks)
+            assert {*got[0].values(), *got[1].values()} == {attempts}
+            ann.renew(chunks, ANN, lease_s=0)
+            ben.renew(chunks, BEN, lease_s=0)
+            assert len(ann.claim(chunks, nobody, lease_s=0)) == 30
+
+
+def check_committed_chunks_are_not_leased(place: Place) -> None:
+    target = place.target()
+    target.claim(["a", "b"], ANN, lease_s=60)
+    assert target.commit("a", images("a", ["1"]))
+    assert target.claim(["a"], BEN, lease_s=60) == {}
+    target.release(["a", "b"], ANN)
+    assert target.claim(["a", "b"], BEN, lease_s=60) == {"b": 1}
+    assert target.committed() == {"a"}
+
+
+def check_chunks_are_leased_again_under_other_names(place: Place) -> None:
+    """A run looks again at a committed chunk under a name that has a lease and no rows."""
+    ann, ben = place.target(), place.target()
+    chunk, again = "000000-00003", "000000-00003.again"
+    ann.claim([chunk], ANN, lease_s=60)
+    ann.commit(chunk, images(chunk, ["1"]))
+    assert ann.claim([again], ANN, lease_s=60) == {again: 1}
+    assert ben.claim([again], BEN, lease_s=60) == {}
+    ann.renew([again], ANN, lease_s=0)
+    assert ben.claim([chunk, again], BEN, lease_s=60) == {again: 2}, "its lease was not renewed for long"
+    ben.rewrite(chunk, images(chunk, ["1"], version="new"))
+    ben.release([again], BEN)
+    assert ann.claim([again], ANN, lease_s=60) == {again: 2}, "it was given back, and only what failed counts"
+    ann.release([again], ANN)
+    assert ann.committed() == {chunk}
+    assert rows_of(ann, "chunk", "version") == [(chunk, "new")]
+    assert place.sql("select distinct chunk from detections") == [(chunk,)]
+
+
+def check_attempts_are_never_below_none(place: Place) -> None:
+    target = place.target()
+    names = ["a", "b", "c", "b.again", "never claimed"]
+    target.claim(names[:-1], ANN, lease_s=0)
+    assert target.claim(["c"], BEN, lease_s=60) == {"c": 2}
+    target.commit("b", images("b", ["1"]))
+    target.commit("unclaimed", images("unclaimed", ["2"]))
+    for owner in (BEN, ANN, ANN, BEN, ANN):
+        target.release([*names, "unclaimed"], owner)
+    left = dict(place.sql("select chunk, attempts from sightline_chunks"))
+    assert left == {"a": 0, "b": 1, "b.again": 0, "c": 1, "unclaimed": 0}
+    target.renew(names, ANN, lease_s=60)
+    assert target.claim(names, BEN, lease_s=60) == {"a": 1, "b.again": 1, "c": 2, "never claimed": 1}
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+LEASE_CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_")]
