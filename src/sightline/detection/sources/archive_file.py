@@ -16,25 +16,28 @@ _BUFFER_BYTES = 1 << 20
 
 
 class ArchiveFile:
-    """A file that is opened when it is first read; only its location is pickled."""
+    """A file that is opened when it is first read; where it lies is pickled, what is open is not.
+
+    Attributes:
+        public: Its absolute path or URL, without credentials.
+    """
 
     def __init__(self, location: str) -> None:
-        self.location = location
+        place, self._file = split_file(location)
+        self._folder, public = open_folder(place)
+        self.public = posixpath.join(public, self._file)
         self._start()
 
     def _start(self) -> None:
-        place, self._file = split_file(self.location)
-        self._folder, public = open_folder(place)
-        self.public = posixpath.join(public, self._file)
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._remote: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location}
+        return {name: self.__dict__[name] for name in ("_file", "_folder", "public")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.location = state["location"]
+        self.__dict__.update(state)
         self._start()
 
     def __del__(self) -> None:

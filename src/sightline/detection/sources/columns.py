@@ -11,7 +11,14 @@ from sightline.config import SourceConfig
 from sightline.data.disk import MAX_FILE_BYTES
 from sightline.data.formats.table import _image_bytes
 from sightline.data.formats.table_cells import ALIASES
+from sightline.detection.sources.names import open_folder
 from sightline.errors import ConfigError, FormatError, ImageError
+
+
+def settings_text(config: SourceConfig, *names: str) -> list[str]:
+    """The settings that choose rows and columns, as they stand in the name of a source; paths are absolute."""
+    root = [f"root {open_folder(config.root)[1]}"] if config.root else []
+    return [*(f"{name} {value}" for name in names if (value := getattr(config, name))), *root]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,8 @@ _KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 def key_to_json(value: Any) -> Any:
     """A key as JSON can hold it, from which `key_from_json` makes the same value."""
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)
     for kind, (types, write, _) in _KINDS.items():
         if isinstance(value, types):
             return [kind, write(value)]

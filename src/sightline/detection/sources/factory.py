@@ -52,6 +52,8 @@ def _open(source: str | Path | Sequence[str | Path], config: SourceConfig, works
         _check_settings("list", config)
         return ListSource(source, config.root), f"a list of {len(source)} paths"
     text = str(source)
+    if not text:
+        raise ConfigError("the source is empty: give a folder, a file, a pattern, a dataset or a database URL")
     if is_database(text):
         _check_settings("database", config)
         return SqlSource(text, config), "a database query"

@@ -91,7 +91,7 @@ class ListFileSource:
                 if len(line) == _LONGEST_LINE_BYTES:
                     raise FormatError(f"line {number} of {self.name!r} has no end: a list has one path or URL a line")
                 text = line.decode("utf-8", "surrogateescape")
-                text = (text.removeprefix("\ufeff") if number == 1 else text).strip()
+                text = (text.removeprefix("\ufeff") if number == 1 else text).strip(" \t\r\n")
                 if text and not text.startswith("#"):
                     yield text
 

@@ -1,27 +1,31 @@
 """Images in a database: the rows of a query, with the image in a column, or its path."""
 
 import json
-import os
 import posixpath
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import islice
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 from sightline.config import SourceConfig
 from sightline.data import disk
 from sightline.data.formats.layout import is_image
 from sightline.data.location import without_secrets
 from sightline.detection.item import Item
-from sightline.detection.sources.columns import Columns, image_of, key_from_json, key_text, key_to_json
-from sightline.detection.sources.names import local_path, make_item, open_folder, shown
+from sightline.detection.sources.columns import (
+    Columns,
+    image_of,
+    key_from_json,
+    key_text,
+    key_to_json,
+    settings_text,
+)
+from sightline.detection.sources.names import local_path, make_item, shown
 from sightline.detection.sources.paths import PathReader, is_seen
-from sightline.errors import ConfigError, ImageError, MissingExtraError, StorageError
-from sightline.secrets import hide_parts, looks_secret
+from sightline.errors import ConfigError, ImageError, MissingExtraError, NotFoundError, StorageError
+from sightline.secrets import hide_parts, redact_values
 
 _BATCH_ROWS = 1000
 _LOOK_AT = 1000
@@ -32,32 +36,28 @@ class SqlSource:
 
     The query is wrapped: listing asks for keys or paths only, and an image is asked for by its key, which is a bound
     value. Names of columns are quoted by SQLAlchemy. Workers connect by themselves, so the URL travels to them.
+
+    Attributes:
+        name: Database, query, condition and columns, without credentials.
     """
 
     def __init__(self, url: str, config: SourceConfig) -> None:
         if not config.query:
             raise ConfigError("a database needs a query: source.query = 'select … from …'")
-        self._url, self._query, self._config = url, config.query.strip().rstrip(";"), config
-        self._file = _database_file(url)
-        self._public = _public(url, self._file)
+        self._query, self._where = config.query.strip().rstrip(";"), config.where
+        self._url, self._file = _parse(url)
+        self._public = _public(self._url, self._file)
         self._start()
         self._names = self._column_names()
+        self._check_condition()
         self._columns = Columns.find(self._names, config, where="the query", holds_images=self._holds_images)
         if self._columns.image and not self._columns.key:
             raise ConfigError(
                 f"images in a database are read by a key: say source.key = COLUMN, one of {', '.join(self._names)}"
             )
         self._paths = PathReader(config.root or (posixpath.dirname(self._file) if self._file else None))
-        if config.where:
-            self._first_rows(1)
-
-    @property
-    def name(self) -> str:
-        """Database, query, condition and columns, without credentials."""
-        settings = [(name, getattr(self._config, name)) for name in ("where", "image", "path", "key")]
-        root = [("root", open_folder(self._config.root)[1])] if self._config.root else []
-        chosen = [f"{name} {value}" for name, value in [*settings, *root] if value]
-        return shown(" ".join([self._public, hide_parts(self._query, self._url), *chosen]))
+        chosen = settings_text(config, "where", "image", "path", "key")
+        self.name = shown(" ".join([self._public, self._hidden(self._query), *chosen]))
 
     def items(self) -> Iterator[Item]:
         """Streamed by the database, where its driver can."""
@@ -91,7 +91,7 @@ class SqlSource:
         return self._file is None or disk.file_size(self._file) is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        local = ("_lock", "_engines", "_rows")
+        local = ("_lock", "_engine", "_rows")
         state = {name: value for name, value in self.__dict__.items() if name not in local}
         return state | ({"_place": self._place} if self._columns.path else {})
 
@@ -101,7 +101,7 @@ class SqlSource:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._engines: dict[int, Any] = {}
+        self._engine: Any = None
 
     def _item(self, number: int, key: Any, path: Any = None) -> Item:
         text = key_text(key)
@@ -113,26 +113,36 @@ class SqlSource:
 
     @cached_property
     def _place(self) -> str | None:
-        return self._paths.visible_place(str(row[1] or "") for row in self._first_rows(_LOOK_AT))
-
-    def _first_rows(self, limit: int) -> list[Any]:
         with self._connected() as connection:
-            return list(islice(connection.execute(self._listing().limit(limit)), limit))
+            first = connection.execute(self._listing().limit(_LOOK_AT)).all()
+        return self._paths.visible_place(str(row[1] or "") for row in first)
+
+    def _check_condition(self) -> None:
+        import sqlalchemy
+
+        if not self._where:
+            return
+        try:
+            with self._connected() as connection:
+                connection.execute(self._select(sqlalchemy.literal(1)).limit(0)).all()
+        except StorageError as error:
+            raise ConfigError(
+                f"where = {self._where!r} cannot be used: {error}; the columns are {', '.join(self._names)}"
+            ) from None
 
     def _listing(self) -> Any:
         import sqlalchemy
 
         columns = [self._columns.key, self._columns.path]
         chosen = [self._rows.c[name].label(f"c{n}") if name else sqlalchemy.null() for n, name in enumerate(columns)]
-        statement = self._select(*chosen)
-        if self._config.where:
-            statement = statement.where(sqlalchemy.text(f"(\n{_literal(self._config.where)}\n)"))
-        return statement
+        return self._select(*chosen)
 
     def _select(self, *columns: Any) -> Any:
+        """From the rows that meet the condition; a key may be that of others too."""
         import sqlalchemy
 
-        return sqlalchemy.select(*columns).select_from(self._rows)
+        statement = sqlalchemy.select(*columns).select_from(self._rows)
+        return statement.where(sqlalchemy.text(f"(\n{_literal(self._where)}\n)")) if self._where else statement
 
     @cached_property
     def _rows(self) -> Any:
@@ -164,22 +174,23 @@ class SqlSource:
         except ImportError:
             raise MissingExtraError("SQLAlchemy", "sql") from None
         try:
-            with self._engine().connect() as connection:
+            with self._opened().connect() as connection:
                 yield connection
         except (SQLAlchemyError, ImportError) as error:
-            message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise StorageError(f"the database refused: {hide_parts(message, self._url)}") from None
+            message = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            raise StorageError(f"the database refused: {self._hidden(message)}") from None
 
-    def _engine(self) -> Any:
-        """One for each process, for connections do not survive a fork."""
+    def _opened(self) -> Any:
         import sqlalchemy
 
         with self._lock:
-            if os.getpid() not in self._engines:
-                engine = sqlalchemy.create_engine(self._url, pool_pre_ping=True, max_overflow=-1)
-                weakref.finalize(self, engine.dispose)
-                self._engines[os.getpid()] = engine
-            return self._engines[os.getpid()]
+            if self._engine is None:
+                self._engine = sqlalchemy.create_engine(self._url, pool_pre_ping=True, max_overflow=-1)
+                weakref.finalize(self, self._engine.dispose)
+            return self._engine
+
+    def _hidden(self, text: str) -> str:
+        return hide_parts(text, self._url.set(query={}).render_as_string(hide_password=False))
 
 
 def _literal(sql: str) -> str:
@@ -187,8 +198,8 @@ def _literal(sql: str) -> str:
     return sql.replace(":", "\\:")
 
 
-def _database_file(url: str) -> str | None:
-    """The file of a database that is one, as an absolute path."""
+def _parse(url: str) -> tuple[Any, str | None]:
+    """The parts of a URL, and the file of a database that is one; workers may stand in another directory."""
     try:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
@@ -196,14 +207,22 @@ def _database_file(url: str) -> str | None:
         raise MissingExtraError("SQLAlchemy", "sql") from None
     try:
         parsed = make_url(url)
+        backend, database = parsed.get_backend_name(), parsed.database or ""
     except (ArgumentError, ValueError):
         raise ConfigError(f"{without_secrets(url)!r} is not the URL of a database: dialect://user@host/name") from None
-    is_file = parsed.get_backend_name() in ("sqlite", "duckdb") and parsed.database not in (None, "", ":memory:")
-    return local_path(str(parsed.database)) if is_file else None
+    if backend not in ("sqlite", "duckdb") or not database or ":memory:" in database:
+        return parsed, None
+    path = database.removeprefix("file:")
+    file = local_path(path)
+    if disk.file_size(file) is None:  # Whoever connects would make an empty one.
+        raise NotFoundError(f"there is no database {file!r}: say sqlite:///PATH, or sqlite:////PATH from the root on")
+    return parsed.set(database=database.removesuffix(path) + file), file
 
 
-def _public(url: str, file: str | None) -> str:
-    """What may be written down; a server may be named in the query, so only secret parameters are left out."""
-    shown_url = f"{url.partition('://')[0]}:///{file}" if file else without_secrets(url)
-    query = [(name, value) for name, value in parse_qsl(url.partition("?")[2]) if not looks_secret(name)]
-    return f"{shown_url}?{urlencode(sorted(query), safe='/')}" if query and not file else shown_url
+def _public(url: Any, file: str | None) -> str:
+    """What may be written down; a server may be named in the query, so only what is secret in it is hidden."""
+    if file:
+        return f"{url.drivername}:///{file}"
+    query = redact_values(dict(url.query))
+    parts = type(url).create(url.drivername, host=url.host, port=url.port, database=url.database, query=query)
+    return str(parts.render_as_string())

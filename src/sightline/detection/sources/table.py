@@ -11,7 +11,7 @@ import pyarrow as pa
 from sightline.config import SourceConfig
 from sightline.data.formats.layout import is_image
 from sightline.detection.item import Item, id_of
-from sightline.detection.sources.columns import Columns, image_of, key_text
+from sightline.detection.sources.columns import Columns, image_of, key_text, settings_text
 from sightline.detection.sources.names import from_ref, make_item, open_folder, shown, to_ref, version_of
 from sightline.detection.sources.paths import PathReader, is_seen
 from sightline.detection.sources.table_files import UNREADABLE, RowReader, TableFile, open_table
@@ -29,6 +29,9 @@ class TableSource:
         location: The folder.
         files: Names in it.
         is_folder: Whether the folder is meant, in which files may be added.
+
+    Attributes:
+        name: The place, and the settings that choose columns and rows.
     """
 
     def __init__(self, location: str, files: list[str], config: SourceConfig, *, is_folder: bool) -> None:
@@ -38,14 +41,8 @@ class TableSource:
         self._columns = self._find_columns(first)
         self._condition(first)
         self._paths = PathReader(config.root or location)
-
-    @property
-    def name(self) -> str:
-        """The place, and the settings that choose columns and rows."""
-        place = self._public if self._is_folder else posixpath.join(self._public, self._files[0])
-        settings = [(name, getattr(self._config, name)) for name in ("image", "path", "key", "where")]
-        root = [("root", open_folder(self._config.root)[1])] if self._config.root else []
-        return shown(" ".join([place, *(f"{name} {value}" for name, value in [*settings, *root] if value)]))
+        place = self._public if is_folder else posixpath.join(self._public, files[0])
+        self.name = shown(" ".join([place, *settings_text(config, "image", "path", "key", "where")]))
 
     def items(self) -> Iterator[Item]:
         """Streams the key or path, and what a condition needs; images are not touched."""

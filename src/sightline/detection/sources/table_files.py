@@ -18,6 +18,7 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, Over
 
 _WINDOW_BYTES = 8 << 20
 _NUM_WINDOWS = 16
+_KEPT_BYTES = 128 << 20
 _NUM_CURSORS = 2
 _OPEN_FILES = 8
 
@@ -57,7 +58,8 @@ class ParquetTable:
     def _window_rows(self, group: int, columns: list[str]) -> int:
         info = self._parquet.metadata.row_group(group)
         chunks = [info.column(number) for number in range(info.num_columns)]
-        size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in columns)
+        begins = tuple(f"{name}." for name in columns)
+        size = sum(c.total_uncompressed_size for c in chunks if f"{c.path_in_schema}.".startswith(begins))
         return max(1, min(1024, _WINDOW_BYTES * int(info.num_rows) // max(int(size), 1)))
 
 
@@ -139,10 +141,15 @@ class RowReader:
         for batch in cursor.batches:
             start = cursor.next_row
             cursor.next_row += batch.num_rows
-            self._windows.append((place, start, batch))
+            self._keep(place, start, batch)
             if row < cursor.next_row:
                 return batch, row - start
         raise IndexError(f"it has {cursor.next_row} rows: the table was changed")
+
+    def _keep(self, place: tuple[str, int], start: int, batch: pa.RecordBatch) -> None:
+        self._windows.append((place, start, batch))
+        while len(self._windows) > 1 and sum(kept.nbytes for *_, kept in self._windows) > _KEPT_BYTES:
+            self._windows.popleft()
 
     def _cursor(self, place: tuple[str, int], row: int) -> _Cursor:
         before = [cursor for cursor in self._cursors if cursor.place == place and cursor.next_row <= row]

@@ -31,7 +31,8 @@ class ZipMembers:
                 members = archive.infolist()
         except _UNREADABLE as error:
             raise FormatError(f"{self._file.public!r} cannot be read as a ZIP archive: {error}") from None
-        for member in members:
+        # Of members of one name the last counts, as when they are unpacked.
+        for member in {member.filename: member for member in members}.values():
             if not member.is_dir():
                 yield member.filename, f"{member.CRC:08x}-{member.file_size}", _ref(member)
 

@@ -31,6 +31,7 @@ from sightline.errors import DamagedError, ExistsError, StorageError
 
 JOB, MANIFEST, IMAGES_FOLDER = "job.json", "manifest.json", "images"
 _PLAN, _LEASES, _PARTIAL = "plan", "leases", ".partial"
+_FOLDERS = (IMAGES_FOLDER, _PLAN, _LEASES, _PARTIAL)
 
 
 class ParquetTarget:
@@ -47,9 +48,9 @@ class ParquetTarget:
     def open(self, job: dict[str, Any]) -> None:
         """See `Target.open`."""
         try:
-            if self.directory.exists() and not (self.directory / JOB).exists() and any(self.directory.iterdir()):
+            if self._holds_something_else():
                 raise ExistsError(f"{self.location!r} exists and holds no detections: take another --to")
-            for folder in (IMAGES_FOLDER, _PLAN, _LEASES, _PARTIAL):
+            for folder in _FOLDERS:
                 (self.directory / folder).mkdir(parents=True, exist_ok=True)
             self._create(Path(JOB), json.dumps(job, indent=2, ensure_ascii=False).encode())
         except OSError as error:
@@ -59,6 +60,12 @@ class ParquetTarget:
             raise ExistsError(
                 f"{self.location!r} holds the detections of another job ({_difference(found, job)}): take another --to"
             )
+
+    def _holds_something_else(self) -> bool:
+        """Files of others, and no job; another run of the same job may be making the folders at this moment."""
+        if not self.directory.exists() or (self.directory / JOB).exists():
+            return False
+        return bool({place.name for place in self.directory.iterdir()} - {*_FOLDERS, JOB})
 
     def generation(self, number: int) -> bytes | None:
         """See `Target.generation`."""

@@ -153,13 +153,13 @@ def test_many_files_stream(tmp_path):
     source = FolderSource(str(tmp_path))
     next(source.items())
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.process_time()
     assert sum(1 for _ in source.items()) == 20_000
-    took = time.monotonic() - began
+    took = time.process_time() - began
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
-    assert took < 20  # 0.2 s where nothing else runs and nothing is traced.
+    assert took < 10  # A sixth of a second where nothing is traced.
 
 
 PATTERN_FILES = ["a.jpg", "b.png", "x/a.jpg", "x/y/a.jpg", "x/y/z/b.JPG", "x/y/frame.dat", "x1/a.jpg", "x2/[1].png"]
@@ -181,18 +181,20 @@ PATTERN_FILES = ["a.jpg", "b.png", "x/a.jpg", "x/y/a.jpg", "x/y/z/b.JPG", "x/y/f
         ("x/y/*.d*", []),
         ("**/**/b.*", ["b.png", "x/y/z/b.JPG"]),
         ("*/a.jpg", ["x/a.jpg", "x1/a.jpg"]),
-        (".//x/./*.jpg", ["x/a.jpg"]),
     ],
 )
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 def test_pattern(tmp_path, bucket, place, pattern, expected):
     files = pngs(*PATTERN_FILES)
     root = bucket.write(files) if place == "bucket" else str(write_files(tmp_path, files | {".h/a.jpg": b""}))
-    if place == "bucket" and pattern.startswith("."):
-        pytest.skip("a bucket has no working directory")
     found = contents(GlobSource(f"{root}/{pattern}"))
     assert found == {f"{root}/{name}": files[name] for name in expected}
     assert list(found) == [f"{root}/{name}" for name in expected]
+
+
+def test_empty_parts_of_a_pattern_mean_nothing(tmp_path):
+    write_files(tmp_path, pngs("x/a.jpg"))
+    assert list(contents(GlobSource(f"{tmp_path}/.//x/./*.jpg"))) == [f"{tmp_path}/x/a.jpg"]
 
 
 def test_pattern_is_recognised_after_files_of_that_name(tmp_path, monkeypatch):

@@ -1,0 +1,119 @@
+"""What a worker makes of images, good and bad."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import MODEL, Images, jpeg
+
+from sightline.data.decode import decode_reduced
+from sightline.detection.tiles import Tiling
+from sightline.detection.worker import Look, Worker
+from sightline.engines.opening import open_predictor
+from sightline.models.bundle import Bundle
+from sightline.models.predictor import Predictor
+
+LOOK = Look(threshold=0.1)
+
+
+@pytest.fixture(scope="module")
+def predictor(bundle: Bundle) -> Predictor:
+    return open_predictor(bundle, engine="torch", threads=1, rectangular=True)
+
+
+def rows(worker: Worker) -> list[dict[str, Any]]:
+    try:
+        return worker.process("chunk", tuple(worker.source.items())).to_pylist()  # type: ignore[no-any-return]
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("decoders", [1, 4])
+def test_every_image_has_its_row_in_order(predictor: Predictor, batch: int, decoders: int) -> None:
+    """Of several sizes; a bad one among them costs its neighbours nothing."""
+    content: dict[str, bytes | str] = {str(n): jpeg(40 + 20 * (n % 3), 60, seed=n) for n in range(9)}
+    content |= {"4": "file not found", "6": jpeg()[:-300], "7": b""}
+    found = rows(Worker(predictor, Images(content), replace(LOOK, batch=batch, decoders=decoders), MODEL))
+    assert [row["image_id"] for row in found] == list(content)
+    reasons = {row["image_id"]: (row["stage"], row["reason"]) for row in found if row["status"] == "rejected"}
+    assert reasons == {
+        "4": ("read", "file not found"),
+        "6": ("decode", "truncated image"),
+        "7": ("decode", "empty file"),
+    }
+    for row in found:
+        if row["status"] == "ok":
+            assert (row["width"], row["height"]) == (40 + 20 * (int(row["image_id"]) % 3), 60)
+            assert row["num_detections"] == len(row["boxes"]) > 0
+            assert all(box["xmax"] <= row["width"] and box["score"] >= 0.1 for box in row["boxes"])
+
+
+def test_the_same_as_the_predictor(bundle: Bundle) -> None:
+    """A worker finds what `load_model(...).predict` finds, however images are batched."""
+    square = open_predictor(bundle, engine="torch", threads=1)
+    content: dict[str, bytes | str] = {str(n): jpeg(64, 48, seed=n) for n in range(5)}
+    found = rows(Worker(square, Images(content), replace(LOOK, batch=2), MODEL))
+    expected = square.predict([data for data in content.values() if isinstance(data, bytes)], threshold=0.1)
+    for row, one in zip(found, expected, strict=True):
+        assert [box["label"] for box in row["boxes"]] == one.names  # type: ignore[union-attr]
+        scores = [box["score"] for box in row["boxes"]]
+        assert scores == pytest.approx(one.scores.tolist(), abs=1e-5)  # type: ignore[union-attr]
+
+
+class Failing:
+    """A network that does not like some images."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+
+    def detect(self, images: Any) -> Any:
+        if (images[:, 0, :8, :8].float().mean((1, 2)) > 250).any():
+            raise RuntimeError("out of memory, say")
+        return self._runner.detect(images)
+
+
+def test_an_image_that_the_model_fails_over(predictor: Predictor) -> None:
+    white = np.full((60, 80, 3), 255, np.uint8)
+    from sightline.data.decode import encode_jpeg
+
+    content: dict[str, bytes | str] = {"a": jpeg(), "b": encode_jpeg(white), "c": jpeg(seed=3)}
+    failing = replace(predictor, runner=Failing(predictor.runner))
+    found = rows(Worker(failing, Images(content), replace(LOOK, batch=3), MODEL))
+    assert [(row["status"], row["reason"]) for row in found] == [
+        ("ok", None),
+        ("rejected", "model failed"),
+        ("ok", None),
+    ]
+    assert found[1]["detail"] == "RuntimeError: out of memory, say"
+
+
+def test_tiles(predictor: Predictor) -> None:
+    """Boxes lie in the image, not in its first tile."""
+    look = Look(threshold=0.1, tiling=Tiling(64, 0.25), batch=4)
+    (row,) = rows(Worker(predictor, Images({"wide": jpeg(200, 100)}), look, MODEL))
+    assert (row["width"], row["height"]) == (200, 100)
+    assert max(box["xmax"] for box in row["boxes"]) > 128
+    assert max(box["ymax"] for box in row["boxes"]) > 64
+
+
+def test_a_classifier_gives_one_row(classifier: Bundle) -> None:
+    model = open_predictor(classifier, engine="torch", threads=1)
+    (row,) = rows(Worker(model, Images({"a": jpeg(80, 60)}), Look(threshold=0.99), MODEL))
+    (box,) = row["boxes"]
+    assert box["label"] in ("cat", "dog")
+    assert (box["xmin"], box["ymin"], box["xmax"], box["ymax"]) == (0, 0, 80, 60)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "decoded"),
+    [(64, 64, (64, 64)), (127, 127, (127, 127)), (128, 96, (64, 48)), (640, 480, (80, 60)), (520, 390, (65, 49))],
+)
+def test_large_jpegs_are_decoded_smaller(width: int, height: int, decoded: tuple[int, int]) -> None:
+    """Never smaller than what is wanted, 64 pixels on the longer side here."""
+    pixels, size = decode_reduced(jpeg(width // 4 * 4, height // 4 * 4), lambda w, h: (64, round(64 * h / w)))
+    assert size == (width // 4 * 4, height // 4 * 4)
+    assert pixels.shape[1] >= min(64, size[0])
+    if width >= 128:
+        assert pixels.shape[1] < size[0]
