@@ -228,28 +228,27 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--launcher", choices=list(WORKERS), action="append")
     options = parser.parse_args()
-    before, parts = load_text(), []
+    before = load_text()
     for launcher in options.launcher or WORKERS:
         with tempfile.TemporaryDirectory(prefix="sightline-chaos-") as name:
             sightline.synth("shapes", "shapes", images=40, seed=1, size=96, workspace=name)
             done, ended, tensors = chaos(launcher, options.kills, options.seed, Path(name))
             changed = change_workers(launcher, Path(name))
         rows = [[str(n + 1), kill.victim, str(kill.step), f"{kill.recovery_s:.1f}"] for n, kill in enumerate(done)]
-        parts.append(
+        part = (
             f"## {launcher}\n\n{len(done)} kills; the run reached its end {ended} times, each time with all {tensors} "
             "tensors (weights, moving average, optimizer) equal to those of the undisturbed run. Seconds are until "
             "the next checkpoint was on the disk: noticing, starting anew, imports, and the steps up to that save.\n\n"
             f"{changed}\n\n"
             + markdown_table(["kill", "victim", "last saved step", "seconds to the next checkpoint"], rows)
         )
-        write_page("chaos-workers.md", page(parts, options.seed, before))  # What is done is kept.
+        write_page(f"chaos-{launcher}.md", page(part, options.seed, before))
 
 
-def page(parts: list[str], seed: int, busy: str) -> str:
+def page(body: str, seed: int, busy: str) -> str:
     """The results as Markdown."""
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
     head = f"`make chaos`, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
-    body = "\n\n".join(parts)
     return f"# Kills of workers, drivers and nodes\n\n{head}; {busy} before.\n\n{introduction}\n\n{body}"
 
 

@@ -15,7 +15,7 @@ LAYERS = [
     {"errors"},
     {"secrets"},
     {"structures", "config", "workspace"},
-    {"data", "metrics", "tracking"},
+    {"data", "metrics", "tracking", "cluster"},
     {"models"},
     {"engines"},
     {"training", "report"},
@@ -29,7 +29,7 @@ OWNERS = {
     "torchvision": {"models"},
     "mlflow": {"tracking/pyfunc_model.py", "tracking/pyfunc_shim.py"},
     "pandas": {"tracking/pyfunc_model.py"},
-    "ray": {"training/ray_launcher.py", "training/ray_worker.py", "detection/ray_pool.py"},
+    "ray": {"training/ray_launcher.py", "training/ray_worker.py", "detection/ray_pool.py", "cluster"},
 }
 """Files and folders that may import a heavy library at their top, for they are imported only when it is needed."""
 HEAVY = {

@@ -184,7 +184,7 @@ def _show_result(session: Session, result: "DetectResult") -> None:
     for reason, count in found.reasons.items():
         session.say(f"rejected: {count:,} x {reason}")
     session.say(
-        f"{found.images:,} images have their rows, {found.detections:,} detections, {found.rejected:,} rejected"
+        f"{found.images:,} images have rows: {found.detections:,} detections, {found.rejected:,} images rejected"
     )
     if result.counts.images:
         session.say(
@@ -196,9 +196,8 @@ def _show_result(session: Session, result: "DetectResult") -> None:
     session.say(f"rows are in {result.target}")
     if result.pictures:
         session.say(f"pictures are in {result.pictures}")
-    session.say(
-        f'ask them with: sightline query "select label, count(*) from detections group by 1" --job {result.name}'
-    )
+    sql = "select label, count(*) from detections group by label"
+    session.say(f'ask them with: sightline query "{sql}" --job {result.name}')
 
 
 def _show_jobs(session: Session, found: "list[PastJob]") -> None:

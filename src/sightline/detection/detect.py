@@ -152,7 +152,6 @@ def run_job(
 
     with ExitStack() as stack:
         pool, apart = _pools(prepared, stack, watcher.on_note)
-        stack.callback(pool.close)
         while True:
             planner = Planner(target, prepared.setup.source, chunk=prepared.config.chunk, retry_rejected=retry_rejected)
             with closing(planner.known):
@@ -178,9 +177,10 @@ def cluster(config: DetectConfig) -> Iterator[str]:
     if config.address is None:
         yield _local_device(config)
         return
-    from sightline.detection.ray_pool import connected, gpus_per_worker
+    from sightline.cluster.connection import connected
+    from sightline.detection.ray_pool import gpus_per_worker
 
-    with connected(config):
+    with connected(config.address):
         yield "cuda" if gpus_per_worker(config) else "cpu"
 
 
@@ -249,18 +249,23 @@ def _pools(
     """The workers, and those for chunks that killed a run where workers are in its own process."""
     config = prepared.config
     if prepared.on_ray:
-        from sightline.detection.ray_pool import RayPool, connected
+        from sightline.cluster.connection import connected
+        from sightline.detection.ray_pool import RayPool
 
         def on_ray(task: Task) -> Pool:
-            stack.enter_context(connected(config))
-            return RayPool(prepared.packed(), config, task.items[:_SAMPLE], on_note=on_note)
+            stack.enter_context(connected(config.address))
+            pool = RayPool(prepared.packed(), config, task.items[:_SAMPLE], on_note=on_note)
+            stack.callback(pool.close)  # Before the connection ends.
+            return pool
 
         return LatePool(config.workers, on_ray), None
 
     from sightline.detection.child import Child
 
     def own(_: Task) -> Pool:
-        return InProcess(prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache)))
+        pool = InProcess(prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache)))
+        stack.callback(pool.close)
+        return pool
 
     return LatePool(1, own), lambda: Child(prepared.packed(), stall_s=config.stall_s)
 

@@ -5,12 +5,10 @@ object store. An actor whose node does not see the source reads through the driv
 gets nowhere, gives its tasks back and is replaced.
 """
 
-import logging
 import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -144,7 +142,7 @@ class RayPool:
             .remote(setup.source)
         )
         self._setup = ray.put(setup)
-        self._class = remote(Actor)
+        self._class = remote(max_restarts=0, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1})(Actor)
         self._seats: list[_Seat] = [self._seat()]
         self._failures = 0
         self._lost: list[Died] = []
@@ -198,9 +196,7 @@ class RayPool:
         options: dict[str, Any] = {"num_cpus": self._cpus, "scheduling_strategy": "SPREAD"}
         if self._gpus:
             options["num_gpus"] = self._gpus
-        actor = self._class.options(
-            **options, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1}, max_restarts=0
-        ).remote()
+        actor = self._class.options(**options).remote()
         return _Seat(actor, actor.start.remote(self._setup, self._server, self._sample))
 
     def _hear(self, ref: Any, seat: _Seat) -> list[Done | Died]:
@@ -274,33 +270,6 @@ class RayPool:
             seat.asked = None
         if done != seat.done:
             seat.done, seat.moved = done, monotonic()
-
-
-@contextmanager
-def connected(config: DetectConfig) -> Iterator[None]:
-    """A Ray cluster: the one at the address, or one that is started here and ended again; quietly."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # For a Ray of our own; 15 gives way to everything else.
-    logging.getLogger("ray").setLevel(logging.CRITICAL)
-    ours = not ray.is_initialized()
-    address = config.address or "local"
-    if ours:
-        try:
-            ray.init(
-                address=address,
-                include_dashboard=False if address == "local" else None,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-            )
-        except ConnectionError as error:
-            raise ConfigError(
-                f"no Ray cluster answers at {address!r} ({error}): is it up? Without --address one is started here"
-            ) from None
-    try:
-        yield
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def _nodes() -> list[dict[str, float]]:

@@ -5,8 +5,6 @@ directory stays with the driver: workers reach it through the `Post`, an actor o
 checkpoints there and passes on what rank 0 tells. So no worker needs a disk in common with the driver.
 """
 
-import logging
-import os
 import tempfile
 import threading
 import time
@@ -22,6 +20,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from sightline.cluster.connection import connected
 from sightline.config import Config, WorkersConfig
 from sightline.errors import ConfigError, TrainingError
 from sightline.tracking.machine import Placement
@@ -37,8 +36,6 @@ _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # For a Ray of our own; its default of 15 gives way to everything else on the machine.
 }
 
 
@@ -146,33 +143,9 @@ class RayLauncher:
 @contextmanager
 def on_ray(config: Config) -> Iterator[RayLauncher]:
     """Connect to the cluster at the address, or start one in this machine; quietly."""
-    os.environ.update({**_SETTINGS, "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(config.workers.hang_after_s)})
-    for name in ("ray", "ray.train", "ray.data"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    ours = not ray.is_initialized()
-    if ours:
-        _connect(config.workers)
-    try:
+    settings = {**_SETTINGS, "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(config.workers.hang_after_s)}
+    with connected(config.workers.address, settings):
         yield RayLauncher(config)
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _connect(config: WorkersConfig) -> None:
-    address = config.address or "local"
-    try:
-        ray.init(
-            address=address,
-            include_dashboard=False if address == "local" else None,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            runtime_env={"env_vars": {name: os.environ[name] for name in os.environ if name.startswith("RAY_TRAIN_")}},
-        )
-    except ConnectionError as error:
-        raise ConfigError(
-            f"no Ray cluster answers at {address!r} ({error}): is it up? --address local starts one"
-        ) from None
 
 
 class _Driver:

@@ -1,6 +1,7 @@
-"""Python imports this in every process that has its folder on PYTHONPATH: lets the loss of rank 1 go wrong on demand.
+"""Python imports this in every process that has its folder on PYTHONPATH: lets things go wrong on demand.
 
-While the file that SIGHTLINE_TEST_NAN names exists, `nano` on rank 1 has a loss that is not a number.
+While the file that SIGHTLINE_TEST_NAN names exists, `nano` on rank 1 has a loss that is not a number. Workers of
+detection die over the images whose names are lines of the file that SIGHTLINE_TEST_POISON names.
 """
 
 import importlib.abc
@@ -8,18 +9,20 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULE = "sightline.models.nano"
-
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds the model as always, and changes it once it is loaded."""
+    """Finds a module as always, and changes it once it is loaded."""
+
+    def __init__(self, module: str, spoil: Callable[[Any], None]) -> None:
+        self._module, self._spoil = module, spoil
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if name != MODULE:
+        if name != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -29,13 +32,13 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def load_and_spoil(module: ModuleType) -> None:
             load(module)
-            spoil(module)
+            self._spoil(module)
 
         spec.loader.exec_module = load_and_spoil  # type: ignore[method-assign]
         return spec
 
 
-def spoil(module: Any) -> None:
+def spoil_loss(module: Any) -> None:
     import torch.distributed as dist
 
     right = module.NanoDetector.loss
@@ -49,5 +52,19 @@ def spoil(module: Any) -> None:
     module.NanoDetector.loss = loss
 
 
+def poison_images(module: Any) -> None:
+    right = module.Worker._prepare
+
+    def prepare(self: Any, item: Any) -> Any:
+        file = Path(os.environ["SIGHTLINE_TEST_POISON"])
+        if file.exists() and Path(item.uri).name in file.read_text().split():
+            os.abort()
+        return right(self, item)
+
+    module.Worker._prepare = prepare
+
+
 if "SIGHTLINE_TEST_NAN" in os.environ:
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, Finder("sightline.models.nano", spoil_loss))
+if "SIGHTLINE_TEST_POISON" in os.environ:
+    sys.meta_path.insert(0, Finder("sightline.detection.worker", poison_images))

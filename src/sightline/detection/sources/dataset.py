@@ -44,8 +44,9 @@ class DatasetSource:
 
     def read(self, item: Item) -> bytes:
         """The bytes as they are stored."""
-        index, row = self._dataset._index, int(item.ref)
+        row = int(item.ref)
         try:
+            index = self._dataset._index
             # Dataset[row] would keep the annotations of all shards in memory.
             shard, offset, length = (int(column[row]) for column in (index.shard, index.offset, index.length))
             return bytes(self._dataset._shards.image(shard, offset, length))

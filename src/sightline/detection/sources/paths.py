@@ -69,7 +69,7 @@ class PathReader:
         if scheme_of(ref):
             return self._read_url(ref)
         if ref.startswith(_IN_ROOT) and self._root is not None:
-            return self._root.read(ref.removeprefix(_IN_ROOT))
+            return _read_bucket(self._root, ref.removeprefix(_IN_ROOT))
         raise ImageError("relative path", f"{ref!r}: say with source.root where it begins"[:300], stage="path")
 
     def visible_place(self, texts: Iterable[str]) -> str | None:
@@ -102,7 +102,7 @@ class PathReader:
                 f"{public_url(url.rstrip('?'))!r}: give them in the environment, or in source.root"[:300],
                 stage="path",
             )
-        return self._bucket(f"{scheme}://{authority}").read(name)
+        return _read_bucket(self._bucket(f"{scheme}://{authority}"), name)
 
     def _bucket(self, url: str) -> Folder:
         """Opened once: to find a bucket's region takes a while."""
@@ -131,6 +131,13 @@ def _parts(url: str) -> tuple[str, str, str]:
     scheme, _, rest = url.partition("://")
     authority, _, name = rest.partition("/")
     return scheme.lower(), authority, name
+
+
+def _read_bucket(folder: Folder, name: str) -> bytes:
+    try:
+        return folder.read(name)
+    except ValueError as error:  # A name that no bucket has: bytes that are not UTF-8, or no name at all.
+        raise ImageError("file not readable", f"{name!r}: {error}"[:300], stage="read") from None
 
 
 def _read_local(path: str) -> bytes:

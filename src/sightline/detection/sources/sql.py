@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote, unquote
 
 from sightline.config import SourceConfig
 from sightline.data import disk
@@ -63,8 +64,9 @@ class SqlSource:
         """Streamed by the database, where its driver can."""
         with self._connected() as connection:
             streaming = connection.execution_options(stream_results=True, yield_per=_BATCH_ROWS)
-            for number, row in enumerate(streaming.execute(self._listing())):
-                yield self._item(number, *row)
+            with streaming.execute(self._listing()) as result:  # Whoever wants the first few leaves a cursor open.
+                for number, row in enumerate(result):
+                    yield self._item(number, *row)
 
     def read(self, item: Item) -> bytes:
         """Ask for the image by its key, or open its path."""
@@ -212,11 +214,15 @@ def _parse(url: str) -> tuple[Any, str | None]:
         raise ConfigError(f"{without_secrets(url)!r} is not the URL of a database: dialect://user@host/name") from None
     if backend not in ("sqlite", "duckdb") or not database or ":memory:" in database:
         return parsed, None
-    path = database.removeprefix("file:")
-    file = local_path(path)
-    if disk.file_size(file) is None:  # Whoever connects would make an empty one.
-        raise NotFoundError(f"there is no database {file!r}: say sqlite:///PATH, or sqlite:////PATH from the root on")
-    return parsed.set(database=database.removesuffix(path) + file), file
+    file = local_path(unquote(database.removeprefix("file:")) if database.startswith("file:") else database)
+    if disk.file_size(file) is None:
+        raise NotFoundError(
+            f"there is no database {file!r}: say {backend}:///PATH, or {backend}:////PATH from the root on"
+        )
+    if backend != "sqlite":
+        return parsed.set(database=file), file
+    # Otherwise whoever connects to a file that is gone would make an empty one.
+    return parsed.set(database=f"file:{quote(file)}", query={"mode": "ro", **parsed.query, "uri": "true"}), file
 
 
 def _public(url: Any, file: str | None) -> str:

@@ -58,14 +58,16 @@ def test_every_image_of_an_archive(tmp_path, bucket, suffix, place):
     files = pngs("b.png", "a/x.JPG", "../up.png", "/etc/abs.png", "snow☃.png", "new\nline.png", "a" * 180 + "/long.png")
     others = {"notes.txt": b"no", "__MACOSX/._b.png": b"no", ".hidden/x.png": b"no"}
     data = packed(suffix, files | others)
-    root = bucket.write({f"in{suffix}": data}) if place == "bucket" else str(write_files(tmp_path, {f"in{suffix}": data}))
+    root = (
+        bucket.write({f"in{suffix}": data}) if place == "bucket" else str(write_files(tmp_path, {f"in{suffix}": data}))
+    )
     source = opened(f"{root}/in{suffix}")
     assert source.name == f"{root}/in{suffix}"
     found = contents(source)
     assert list(found.items()) == [(f"{root}/in{suffix}!/{name}", data) for name, data in files.items()]
     for item in source.items():
         assert item.image_id == id_of(item.uri)
-    assert sorted(os.listdir(tmp_path)) == ([f"in{suffix}"] if place == "disk" else [])
+    assert [file.name for file in tmp_path.iterdir()] == ([f"in{suffix}"] if place == "disk" else [])
 
 
 def test_versions_are_those_of_the_members(tmp_path):
@@ -234,7 +236,7 @@ print(source.is_visible(), [len(source.read(item)) for item in items] if source.
     assert seen.strip() == f"True {[len(png(0)), len(png(1))]}"
     del source
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "False None"
-    assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "source"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.tar.gz", "source"]
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])

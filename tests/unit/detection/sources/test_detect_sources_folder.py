@@ -17,7 +17,7 @@ from sightline.detection.sources.names import from_ref, local_path, public_url, 
 from sightline.errors import ConfigError, ImageError, NotFoundError, StorageError
 from sightline.workspace import Workspace
 
-ODD_NAMES = ["new\nline.png", "it's \"q\".png", "snow☃.png", "100%.png", "%41.png", "a b.PNG", "back\\slash.jpg"]
+ODD_NAMES = ["new\nline.png", 'it\'s "q".png', "snow☃.png", "100%.png", "%41.png", "a b.PNG", "back\\slash.jpg"]
 
 
 def test_folder_gives_every_image_once(tmp_path):
@@ -43,7 +43,9 @@ def test_item_names_path_and_version(tmp_path):
     assert touched.version == f"{status.st_size}-1"
 
 
-@pytest.mark.parametrize("spelling", ["{}/photos", "{}/photos/", "{}/./photos", "{}/photos/../photos", "file://{}/photos"])
+@pytest.mark.parametrize(
+    "spelling", ["{}/photos", "{}/photos/", "{}/./photos", "{}/photos/../photos", "file://{}/photos"]
+)
 def test_ids_do_not_depend_on_spelling(tmp_path, spelling):
     write_files(tmp_path / "photos", pngs("x.png"))
     source = FolderSource(spelling.format(tmp_path))
@@ -75,7 +77,7 @@ def test_names_that_are_not_utf8_survive(tmp_path):
     assert sorted(map(source.read, items)) == sorted([png(1), png(2)])
     (tmp_path / "d\\udcff/caf\\udce9.png").unlink()
     contents(FolderSource(str(tmp_path)))
-    contents(FolderSource(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"d\xff"))))
+    contents(FolderSource(f"{tmp_path}/" + os.fsdecode(b"d\xff")))
 
 
 @pytest.mark.parametrize("name", ["plain", "50%", "%25", "", "ä/ö", os.fsdecode(b"\xff%\xfe"), "a\0b", *ODD_NAMES])
@@ -137,7 +139,9 @@ def test_root_may_be_a_link_and_unseen_root_is_not_visible(tmp_path):
 
 def test_folder_in_a_bucket(bucket):
     files = pngs("b.jpg", "a/x.PNG", "a/b/snow☃.tiff", "z z.webp")
-    bucket.write({f"in/{name}": data for name, data in files.items()} | {"in/t.txt": b"", "in/.h.png": b"", "o.png": b""})
+    bucket.write(
+        {f"in/{name}": data for name, data in files.items()} | {"in/t.txt": b"", "in/.h.png": b"", "o.png": b""}
+    )
     found = contents(FolderSource(f"{bucket.url}/in/"))
     assert found == {f"{bucket.url}/in/{name}": data for name, data in files.items()}
     versions = [item.version for item in FolderSource(f"{bucket.url}/in").items()]

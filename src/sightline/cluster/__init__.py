@@ -1,0 +1,1 @@
+"""Ray clusters to work on."""

@@ -1,0 +1,69 @@
+"""A Ray cluster for a while: connected to, or started here and ended again; quietly."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from sightline.errors import ConfigError
+
+_SETTINGS = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # For a Ray of our own; its default of 15 gives way to everything else on the machine.
+}
+
+
+@contextmanager
+def connected(address: str | None, settings: Mapping[str, str] | None = None) -> Iterator[None]:
+    """While this lasts, this process is a driver of a cluster; of the one it is connected to already, if it is.
+
+    Args:
+        address: host:port, or `auto` for the one that this machine belongs to; None starts one here.
+        settings: Environment variables for Ray, here and in its workers.
+    """
+    os.environ.update({**_SETTINGS, **(settings or {})})
+    for name in ("ray", "ray.train", "ray.data"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if ray.is_initialized():
+        yield
+        return
+    _connect(address or "local", dict(settings or {}))
+    try:
+        with _quiet():
+            yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str, settings: dict[str, str]) -> None:
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            runtime_env={"env_vars": settings} if settings else None,
+        )
+    except ConnectionError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address!r} ({error}): is it up? Without --address one is started here"
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray prints what its daemons say to standard output, pages of it when a node dies, and has no setting for that."""
+    from ray._private import worker
+
+    spoken: Any = getattr(worker, "print_to_stdstream", None)
+    if spoken is None:
+        yield
+        return
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = spoken

@@ -1,0 +1,207 @@
+"""`sightline detect` in processes that are killed, that die over an image, that run twice at once; on one machine and
+on a Ray cluster. `make chaos` has the long form.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+import torch
+from commands import FAULTS
+from ray_nodes import BlindNode, RayCluster, processes
+
+import sightline
+from sightline.data.decode import encode_jpeg
+from sightline.detection.runner import Progress
+from sightline.errors import ConfigError
+from sightline.models.bundle import describe, save_bundle
+from sightline.models.factory import make_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own.
+
+COUNT = 120
+TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that sees things everywhere, and photos: some blank, two that cannot be read."""
+    place = tmp_path_factory.mktemp("detect")
+    torch.manual_seed(0)
+    model = make_model("nano", num_classes=3, size=64)
+    with torch.no_grad():
+        model.get_parameter("net.class_map.bias").fill_(0)
+    info = describe(model, name="nano", classes=("circle", "square", "triangle"), score_threshold=0.1)
+    save_bundle(place / "model", model.state_dict(), info, {})
+    (place / "photos").mkdir()
+    for number in range(COUNT):
+        dice = np.random.default_rng(number)
+        pixels = dice.integers(0, 255, (64, 80, 3), np.uint8) * np.uint8(number % 5 > 0)
+        (place / "photos" / f"{number:03}.jpg").write_bytes(encode_jpeg(pixels))
+    for number in (7, 70):
+        (place / "photos" / f"{number:03}.jpg").write_bytes(b"\xff\xd8\xff broken")
+    return place
+
+
+@pytest.fixture(scope="module")
+def poison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Workers die over images named in this file; nodes of Ray know of it from their start."""
+    file = tmp_path_factory.mktemp("faults") / "poison"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FAULTS))
+        patch.setenv("SIGHTLINE_TEST_POISON", str(file))
+        yield file
+
+
+@pytest.fixture(scope="module")
+def nodes(poison: Path) -> Iterator[RayCluster]:
+    with RayCluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def expected(place: Path) -> dict[str, Any]:
+    """What an undisturbed run finds."""
+    start(place, "undisturbed").wait(TIMEOUT_S)
+    return found(place, "undisturbed")
+
+
+def start(place: Path, name: str, *options: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "sightline", "detect", str(place / "model"), str(place / "photos"), "--to", name]
+    command += ["-w", str(place / "ws"), "--engine", "torch", "--set", "detect.threads=1", "--set", "detect.chunk=8"]
+    log = open(place / f"{name}.log", "a")  # noqa: SIM115 - the process has it.
+    return subprocess.Popen([*command, "--json", *options], stdout=subprocess.PIPE, stderr=log, text=True)
+
+
+def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, out
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def found(place: Path, name: str) -> dict[str, Any]:
+    """Status, reason and rounded boxes by image; every image has one row."""
+    files = place / "ws" / "detections" / name / "images" / "*.parquet"
+    rows = duckdb.sql(f"select uri, status, reason, num_detections, boxes from read_parquet('{files}')").fetchall()
+    assert len(rows) == len({row[0] for row in rows}) == COUNT
+    return {row[0]: (*row[1:4], [(box["label"], round(box["score"], 4)) for box in row[4]]) for row in rows}
+
+
+def committed(place: Path, name: str) -> int:
+    folder = place / "ws" / "detections" / name / "images"
+    return len(list(folder.glob("*.parquet"))) if folder.exists() else 0
+
+
+def test_killed_again_and_again(place: Path, expected: dict[str, Any]) -> None:
+    dice, kills = random.Random(1), 0
+    while kills < 3:
+        process, before = start(place, "killed"), committed(place, "killed")
+        while committed(place, "killed") <= before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(dice.uniform(0, 0.2))
+        process.kill()
+        process.communicate()
+        kills += 1
+    finish(start(place, "killed"))
+    assert found(place, "killed") == expected
+    assert finish(start(place, "killed"))["run"]["images"] == 0
+
+
+def test_two_commands_at_once(place: Path, expected: dict[str, Any]) -> None:
+    """They share the work, and nobody does what the other has done."""
+    both = [start(place, "twice") for _ in range(2)]
+    counts = [finish(process)["run"]["images"] for process in both]
+    assert sum(counts) == COUNT
+    assert found(place, "twice") == expected
+
+
+def test_an_image_that_kills_the_process(place: Path, poison: Path, expected: dict[str, Any]) -> None:
+    """The command dies of it once; the next one looks at that chunk in another process, and goes on without it."""
+    poison.write_text("042.jpg")
+    try:
+        first = start(place, "poisoned")
+        first.communicate(timeout=TIMEOUT_S)
+        assert first.returncode == -signal.SIGABRT
+        finish(start(place, "poisoned"))
+    finally:
+        poison.unlink()
+    rows = found(place, "poisoned")
+    (bad,) = (uri for uri in rows if rows[uri] != expected[uri])
+    assert Path(bad).name == "042.jpg"
+    assert rows[bad][:2] == ("rejected", "killed the worker")
+
+
+def test_sigterm(place: Path) -> None:
+    process = start(place, "stopped")
+    while not committed(place, "stopped") and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert not list((place / "ws" / "detections" / "stopped" / "leases").iterdir())
+
+
+def on_ray(place: Path, nodes: RayCluster, name: str, **settings: Any) -> list[str]:
+    notes: list[str] = []
+    given = {"engine": "torch", "chunk": 8, "workers": 2, "address": nodes.address, "on_note": notes.append}
+    sightline.detect(place / "model", place / "photos", name, workspace=place / "ws", **(given | settings))
+    return notes
+
+
+def actors(nodes: RayCluster) -> list[int]:
+    running = processes()
+    raylets = {pid for pid, _, command in running if "raylet/raylet" in command and nodes.address in command}
+    return [pid for pid, parent, command in running if parent in raylets and "ray::Actor" in command]
+
+
+def test_ray_loses_a_worker(place: Path, nodes: RayCluster, expected: dict[str, Any]) -> None:
+    killed: list[int] = []
+
+    def on_progress(progress: Progress) -> None:
+        if progress.new > 20 and not killed and (pids := actors(nodes)):
+            killed.append(pids[0])
+            os.kill(pids[0], signal.SIGKILL)
+
+    notes = on_ray(place, nodes, "ray", on_progress=on_progress)
+    assert killed
+    assert any("a worker died" in note for note in notes)
+    assert found(place, "ray") == expected
+
+
+def test_ray_and_an_image_that_kills_workers(
+    place: Path, nodes: RayCluster, poison: Path, expected: dict[str, Any]
+) -> None:
+    poison.write_text("033.jpg")
+    try:
+        on_ray(place, nodes, "ray-poisoned")
+    finally:
+        poison.unlink()
+    rows = found(place, "ray-poisoned")
+    (bad,) = (uri for uri in rows if rows[uri] != expected[uri])
+    assert Path(bad).name == "033.jpg"
+    assert rows[bad][:2] == ("rejected", "killed the worker")
+
+
+def test_too_small_a_cluster(place: Path, nodes: RayCluster) -> None:
+    with pytest.raises(ConfigError, match="room for 2 workers"):
+        on_ray(place, nodes, "too-many", workers=3)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may hide a directory from a process")
+def test_a_node_that_sees_neither_model_nor_images(place: Path, expected: dict[str, Any]) -> None:
+    """Both travel by Ray."""
+    with RayCluster(0) as cluster, BlindNode(cluster.address, place, num_cpus=2):
+        cluster.wait_for_cpus(2)
+        notes = on_ray(place, cluster, "blind")
+    assert any("does not see the source" in note for note in notes)
+    assert found(place, "blind") == expected

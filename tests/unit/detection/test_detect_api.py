@@ -1,0 +1,190 @@
+"""The verbs, on real files with a real model; engine torch, for others take a while to compile."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import jpeg
+
+import sightline
+from sightline.detection.detect import DetectResult
+from sightline.detection.runner import Stopped
+from sightline.errors import ConfigError, ExistsError, NotFoundError, TooManyRejectedError
+from sightline.models.bundle import Bundle
+
+COUNT = 20
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "below").mkdir(parents=True)
+    for number in range(COUNT):
+        place = folder / "below" if number % 2 else folder
+        (place / f"{number:02}.jpg").write_bytes(jpeg(seed=number))
+    return folder
+
+
+@pytest.fixture
+def detect(tmp_path: Path, bundle: Bundle) -> Any:
+    def run(source: Any, to: str | None = "job", model: Bundle = bundle, **settings: Any) -> DetectResult:
+        given = {"engine": "torch", "threads": 1, "threshold": 0.1, "workspace": tmp_path / "ws", **settings}
+        return sightline.detect(str(model.path), source, to, **given)
+
+    return run
+
+
+def rows(tmp_path: Path, sql: str = "select * from images order by uri", **given: Any) -> list[dict[str, Any]]:
+    return sightline.query(sql, workspace=tmp_path / "ws", **given).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_once_then_only_what_is_new(tmp_path: Path, photos: Path, detect: Any) -> None:
+    first = detect(photos)
+    assert first.counts.images == COUNT == first.summary.images
+    assert detect(photos).counts.images == 0
+    (photos / "new.jpg").write_bytes(jpeg(seed=99))
+    (photos / "03.txt").write_text("not an image")
+    third = detect(photos)
+    assert (third.counts.images, third.summary.images) == (1, COUNT + 1)
+    found = rows(tmp_path)
+    assert len({row["image_id"] for row in found}) == len(found) == COUNT + 1
+    assert {row["job"] for row in found} == {"job"}
+    boxes = rows(tmp_path, "select count(*) as n from detections")[0]["n"]
+    assert boxes == sum(row["num_detections"] for row in found) == third.summary.detections > 0
+
+
+@pytest.mark.parametrize("to", ["job.duckdb", "sqlite:///{tmp}/job.sqlite", "./{tmp}/elsewhere"])
+def test_other_targets(tmp_path: Path, photos: Path, detect: Any, to: str) -> None:
+    """The same rows, wherever they go."""
+    plain = detect(photos)
+    place = to.replace("./{tmp}", str(tmp_path)).replace("{tmp}", str(tmp_path))
+    place = str(tmp_path / place) if place == "job.duckdb" else place
+    other = detect(photos, place)
+    assert other.summary == plain.summary
+    assert detect(photos, place).counts.images == 0
+    listed = {job.name: job for job in sightline.list_detections(workspace=tmp_path / "ws")}
+    assert len(listed) == 2
+    assert listed[other.name].images == COUNT
+    if "sqlite" in to:
+        with pytest.raises(ConfigError, match="ask that database"):
+            rows(tmp_path, job=other.name)
+    else:
+        assert [row["uri"] for row in rows(tmp_path, job=other.name)] == [
+            row["uri"] for row in rows(tmp_path, job="job")
+        ]
+        sql = "select label, count(*) as n from detections group by 1 order by 1"
+        assert rows(tmp_path, sql, job=other.name) == rows(tmp_path, sql, job="job")
+
+
+def test_bad_images_are_rows(tmp_path: Path, photos: Path, detect: Any) -> None:
+    (photos / "00.jpg").write_bytes(b"no image")
+    (photos / "out.jpg").symlink_to("/etc/passwd")
+    result = detect(photos)
+    assert (result.summary.images, result.summary.rejected) == (COUNT + 1, 2)
+    bad = {Path(row["uri"]).name: row["stage"] for row in rows(tmp_path) if row["status"] == "rejected"}
+    assert bad == {"00.jpg": "decode", "out.jpg": "path"}
+    with pytest.raises(TooManyRejectedError, match="2 of 21 images were rejected"):
+        detect(photos, max_rejected=0.05)
+
+
+def test_rejected_images_are_tried_again(tmp_path: Path, photos: Path, detect: Any) -> None:
+    """If asked; or because they changed."""
+    (photos / "00.jpg").write_bytes(b"no image")
+    detect(photos)
+    assert detect(photos).counts.images == 0
+    again = detect(photos, retry_rejected=True)
+    assert (again.counts.images, again.summary.rejected) == (1, 1)
+    (photos / "00.jpg").write_bytes(jpeg())
+    assert detect(photos).summary.rejected == 0
+    assert len(rows(tmp_path)) == COUNT
+
+
+def test_the_job_is_what_decides_on_the_rows(photos: Path, detect: Any) -> None:
+    """Batch, chunk and threads do not; threshold, tiles and size do."""
+    detect(photos)
+    assert detect(photos, batch=3, chunk=2).counts.images == 0
+    for settings in ({"threshold": 0.5}, {"tile": 64}, {"size": 96}, {"limit": 3}):
+        with pytest.raises(ExistsError, match="another job"):
+            detect(photos, **settings)
+
+
+def test_names_by_themselves(photos: Path, detect: Any) -> None:
+    first = detect(photos, None)
+    assert first.name.startswith("photos-lively-")
+    assert detect(photos, None, threshold=0.5).name != first.name
+    assert detect(photos, None).counts.images == 0
+
+
+def test_a_dataset_and_a_condition(tmp_path: Path, detect: Any) -> None:
+    sightline.synth("shapes", "shapes", images=30, seed=1, workspace=tmp_path / "ws")
+    dataset = sightline.open_dataset("shapes", workspace=tmp_path / "ws")
+    result = detect("shapes", where="split='test'")
+    assert result.summary.images == len(dataset.select("test")) < 30
+    assert {row["image_id"] for row in rows(tmp_path)} <= {sample.image_id for sample in dataset}
+
+
+def test_a_classifier(tmp_path: Path, photos: Path, detect: Any, classifier: Bundle) -> None:
+    result = detect(photos, model=classifier)
+    assert result.summary.detections == COUNT
+    assert {row["label"] for row in rows(tmp_path, "select label from detections")} <= {"cat", "dog"}
+    with pytest.raises(ConfigError, match="for detectors"):
+        detect(photos, "tiled", model=classifier, tile=64)
+
+
+def test_pictures(photos: Path, detect: Any) -> None:
+    result = detect(photos, save_images=3)
+    assert len(list(Path(result.pictures).glob("*.jpg"))) == 3
+
+
+def test_an_estimate_writes_nothing(tmp_path: Path, photos: Path, bundle: Bundle) -> None:
+    (photos / "00.jpg").write_bytes(b"no image")
+    found = sightline.estimate_detection(bundle.path, photos, workspace=tmp_path / "ws", engine="torch", threads=1)
+    assert found.images == COUNT
+    assert found.images_per_s > 0
+    assert found.written > 0
+    assert sightline.list_detections(workspace=tmp_path / "ws") == []
+    assert not (tmp_path / "ws" / "detections").exists()
+
+
+def test_watching(tmp_path: Path, photos: Path, detect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New images get their rows until somebody stops it."""
+    monkeypatch.setattr("sightline.detect_api._WATCH_EVERY_S", 0.01)
+    seen: list[int] = []
+
+    def on_progress(progress: Any) -> None:
+        seen.append(progress.total)
+        if progress.done == COUNT:
+            (photos / "later.jpg").write_bytes(jpeg(seed=7))
+
+    with pytest.raises(Stopped):
+        detect(photos, watch=True, on_progress=on_progress, should_stop=lambda: bool(seen) and seen[-1] > COUNT)
+    detect(photos)
+    assert len(rows(tmp_path)) == COUNT + 1
+
+
+def test_nothing_there(tmp_path: Path, detect: Any) -> None:
+    (tmp_path / "empty").mkdir()
+    assert detect(tmp_path / "empty").summary.images == 0
+    with pytest.raises(NotFoundError, match="does not exist"):
+        detect(tmp_path / "nowhere")
+    with pytest.raises(NotFoundError, match="there are no detections yet"):
+        rows(tmp_path)
+    with pytest.raises(NotFoundError, match="sightline detections"):
+        rows(tmp_path, job="other")
+
+
+def test_a_wrong_query(tmp_path: Path, photos: Path, detect: Any) -> None:
+    detect(photos)
+    with pytest.raises(ConfigError, match="the query failed"):
+        rows(tmp_path, "select nonsense from images")
+
+
+def test_a_model_that_moved_is_the_same_job(tmp_path: Path, photos: Path, detect: Any, bundle: Bundle) -> None:
+    """Its bytes are what counts."""
+    detect(photos)
+    shutil.copytree(bundle.path, tmp_path / "moved")
+    moved = sightline.detect(
+        str(tmp_path / "moved"), photos, "job", workspace=tmp_path / "ws", engine="torch", threshold=0.1
+    )
+    assert moved.counts.images == 0
