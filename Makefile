@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines chaos requirements programs clean
+.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth chaos requirements programs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -82,9 +82,16 @@ bench-equivalence: $(DEV_STAMP) ## 1 to 4 workers train the same; results go to 
 bench-engines: $(DEV_STAMP) ## torch, ONNX Runtime and OpenVINO on this CPU; results go to docs/benchmarks/engines.md
 	@$(BIN)/python bench/engines.py
 
-chaos: $(DEV_STAMP) ## kill training runs of one and of two workers, drivers and nodes, tear files; docs/benchmarks/chaos*.md
+bench-detect: $(DEV_STAMP) ## images/s of detection against the notebook's pipeline and the limit; docs/benchmarks/detect.md
+	@$(BIN)/python bench/detect.py
+
+bench-growth: $(DEV_STAMP) ## detection over 1,000 to 100,000 images, a million names; docs/benchmarks/growth.md
+	@$(BIN)/python bench/growth.py
+
+chaos: $(DEV_STAMP) ## kill training and detection: workers, drivers, nodes; tear files; docs/benchmarks/chaos*.md
 	@$(BIN)/python bench/chaos.py
 	@$(BIN)/python bench/chaos_workers.py
+	@$(BIN)/python bench/chaos_detect.py
 
 requirements: ## compile the locked requirements anew (needs uv)
 	$(COMPILE) pyproject.toml --extra dev --override requirements/without-torch.txt --output-file requirements/dev.txt

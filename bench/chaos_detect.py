@@ -50,7 +50,7 @@ from sightline.data.synth.shapes import render_shapes
 IMAGES, KILLS, SIZE, WORKERS, CHUNK = 2000, 10, 96, 3, 10
 TRAIN_IMAGES, EPOCHS = 240, 12
 UNREADABLE_EVERY, BLANK_EVERY = 20, 7
-TIMEOUT_S = 300
+TIMEOUT_S, POLL_S = 300, 0.1
 LATEST_SHARE, LATEST_HASTY_S, HASTY_SHARE = 0.9, 6.0, 0.4
 TARGETS = ("parquet", "duckdb", "postgresql")
 
@@ -161,7 +161,7 @@ class Run:
                 return False
             if time.monotonic() > deadline:
                 raise Loss(f"nothing new after {self._done} images in {TIMEOUT_S} s: {self._log.read_text()[-2000:]}")
-            time.sleep(0.03)
+            time.sleep(POLL_S)
         return True
 
     def images_lost_with_actors(self) -> int:
@@ -393,8 +393,12 @@ def teach(workspace: Path) -> str:
 def page(parts: list[str], options: argparse.Namespace, busy: str) -> str:
     """The results as Markdown."""
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
-    short = "" if (options.images, options.kills) == (IMAGES, KILLS) else f" (`{' '.join(sys.argv)}`, a short form)"
-    head = f"`make chaos`{short}, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy} before."
+    command = (
+        "`make chaos`"
+        if (options.images, options.kills) == (IMAGES, KILLS)
+        else f"`{' '.join(sys.argv)}`, a short form of `make chaos`"
+    )
+    head = f"{command}, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy} before."
     words = (
         f"{options.images} images in chunks of {CHUNK}. Boxes are the same if label and number are, scores differ by "
         f"no more than {SCORE_TOLERANCE} and sides by no more than {PIXEL_TOLERANCE:g} pixel. Seconds to the next "

@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from detected import commits_of, rate_between
 from harness import Measured, collect_turns, load_text, machine, markdown_table, paired_ratio, rate_text, write_page
 
 from sightline.data.parallel import num_cores
@@ -159,24 +160,14 @@ def our_turn(bench: Bench, flags: list[str], side: Side) -> float:
     whole_s = time.monotonic() - clock
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    commits = sorted((file.stat().st_ctime, pq.read_metadata(file).num_rows) for file in target.glob("images/*"))
+    commits = commits_of(target)
     if sum(rows for _, rows in commits) != bench.options.images:
         raise SystemExit(f"{target} has not one row for each of {bench.options.images} photos")
     side.first_commit_s.append(commits[0][0] - began)
-    side.steady.append(rate_between(commits, 0.0))
+    side.steady.append(rate_between(commits))
     side.second_half.append(rate_between(commits, 0.5))
     side.found = target
     return float(bench.options.images / whole_s)
-
-
-def rate_between(commits: list[tuple[float, int]], share: float) -> float:
-    """Images per second from the commit that brings the images to this share, to the last commit."""
-    total, done = sum(rows for _, rows in commits), 0
-    for moment, rows in commits:
-        done += rows
-        if done >= share * total:
-            return (total - done) / max(commits[-1][0] - moment, 1e-3)
-    raise AssertionError("the last commit brings them to 1")
 
 
 def limit_turn(bench: Bench, processes: int, threads: int) -> float:
@@ -408,8 +399,12 @@ def compared(bench: Bench, sides: dict[str, Side]) -> str:
 def page(found: dict[str, Measured], sides: dict[str, Side], bench: Bench, asked: list[Ratio], busy: str) -> str:
     """The results as Markdown."""
     options = bench.options
-    short = "" if (options.images, options.repeats) == (IMAGES, TURNS) else f" (`{' '.join(sys.argv)}`, a short form)"
-    head = f"`make bench-detect`{short}, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy}."
+    command = (
+        "`make bench-detect`"
+        if (options.images, options.repeats) == (IMAGES, TURNS)
+        else f"`{' '.join(sys.argv)}`, a short form of `make bench-detect`"
+    )
+    head = f"{command}, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy}."
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
     header = ["contender", "whole command (lowest to highest)", "without the start", "second half", "to first commit"]
     return f"""# Photos by the second

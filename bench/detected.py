@@ -1,4 +1,7 @@
-"""Targets of detections as any reader sees them: read by plain SQL, without the code that wrote them; and compared."""
+"""Targets of detections as any reader sees them: by plain SQL and the times of files, without the code that wrote them.
+
+Also a PostgreSQL server of our own, and what it means that two targets hold the same.
+"""
 
 import os
 import shutil
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import duckdb
+import pyarrow.parquet as pq
 import sqlalchemy
 
 SCORE_TOLERANCE, PIXEL_TOLERANCE = 0.01, 1.0
@@ -205,3 +209,23 @@ def _close(one: Box, other: Box) -> bool:
         and abs(one[1] - other[1]) <= SCORE_TOLERANCE
         and all(abs(a - b) <= PIXEL_TOLERANCE for a, b in zip(one[2:], other[2:], strict=True))
     )
+
+
+Commits = list[tuple[float, int]]
+"""When a chunk was committed, and how many images it has; in order."""
+
+
+def commits_of(directory: Path) -> Commits:
+    """The chunks of a Parquet target, by the times at which their files got their names."""
+    files = (directory / "images").glob("*.parquet")
+    return sorted((file.stat().st_ctime, pq.read_metadata(file).num_rows) for file in files)
+
+
+def rate_between(commits: Commits, share: float = 0.0) -> float:
+    """Images per second from the commit that brings the images to this share, to the last commit."""
+    total, done = sum(rows for _, rows in commits), 0
+    for moment, rows in commits:
+        done += rows
+        if done >= share * total:
+            return (total - done) / max(commits[-1][0] - moment, 1e-3)
+    raise AssertionError("the last commit brings them to 1")

@@ -179,9 +179,11 @@ def _prepare(
 
 def _named(to: str | Path | None, prepared: "Prepared") -> tuple[str, str]:
     """What the job is called, and where its rows go."""
+    from sightline.detection.targets.factory import DUCKDB_SUFFIXES
+
     if to is None:
         return prepared.job.usual_name, prepared.job.usual_name
-    if is_location(str(to)) or "." in str(to):
+    if is_location(str(to)) or str(to).lower().endswith(DUCKDB_SUFFIXES):
         return prepared.job.usual_name, str(to)
     return check_name(str(to)), str(to)
 

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 
 from sightline.detection.plan import Chunk, Generation, Planner, read_chunks
 from sightline.detection.targets.target import Owner, Target
+from sightline.errors import SightlineError
 
 _ASK_AGAIN_S = 1.0
 _SIGNS_A_LEASE = 3
@@ -60,7 +62,8 @@ class Leases:
             with self._lock:
                 held = set(self._held)
             if held:
-                self._target.renew(held, self._owner, lease_s=self._lease_s)
+                with suppress(SightlineError):  # A target that is away will be missed at the next commit.
+                    self._target.renew(held, self._owner, lease_s=self._lease_s)
 
 
 class Listing:
@@ -121,7 +124,7 @@ class Feed:
 
     def __init__(self, target: Target, planner: Planner, listing: Listing, leases: Leases) -> None:
         self._target, self._planner, self._listing, self._leases = target, planner, listing, leases
-        self._committed = target.committed()
+        self._committed, self._asked = target.committed(), monotonic()
         self._elsewhere: list[Chunk] = []
         self.done_before = 0
 
@@ -153,20 +156,24 @@ class Feed:
         leased = self._leases.take(chunk)
         if leased:
             yield leased
+        elif self._is_done(chunk):
+            self.done_before += len(chunk.items)
         else:
             self._elsewhere.append(chunk)
 
+    def _is_done(self, chunk: Chunk) -> bool:
+        """Whether another run has committed it; that is asked now and then, for there may be many chunks."""
+        if monotonic() - self._asked > _ASK_AGAIN_S:
+            self._committed, self._asked = self._target.committed(), monotonic()
+        return not chunk.again and chunk.name in self._committed
+
     def _after_others(self) -> Iterator[Leased | None]:
         """Wait for what other runs have leased; what they give up is done here."""
-        asked = 0.0
+        tried = 0.0
         while self._elsewhere:
-            if monotonic() - asked < _ASK_AGAIN_S:
+            if monotonic() - tried < _ASK_AGAIN_S:
                 yield None
                 continue
-            asked, waiting = monotonic(), self._elsewhere
-            committed, self._elsewhere = self._target.committed(), []
+            tried, waiting, self._elsewhere = monotonic(), self._elsewhere, []
             for chunk in waiting:
-                if not chunk.again and chunk.name in committed:
-                    self.done_before += len(chunk.items)
-                else:
-                    yield from self._take(chunk)
+                yield from self._take(chunk)

@@ -238,7 +238,9 @@ class RayPool:
     def _replace(self, seat: _Seat, why: str) -> Iterator[Died]:
         """Another actor takes the seat of one that died; its tasks go back."""
         self._seats.remove(seat)
-        self._failures += not seat.ready
+        if not seat.ready:
+            self._failures += 1
+            self._sample = []  # It may have died of that; in a chunk it would be found out which image it was.
         if self._failures >= _STARTS:
             raise ConfigError(f"workers died {_STARTS} times in a row before they could begin: {why}")
         self._seats.append(self._seat())

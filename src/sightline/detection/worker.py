@@ -59,6 +59,10 @@ class _Open:
     found: list[Any]
 
 
+class Closed(Exception):
+    """Nobody wants the chunk any more."""
+
+
 @dataclass
 class Worker:
     """Looks at chunks.
@@ -72,6 +76,7 @@ class Worker:
     look: Look
     model: ModelName
     done: int = 0
+    closed: bool = False
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -87,7 +92,8 @@ class Worker:
         return rows.table()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; a chunk that is under way is given up."""
+        self.closed = True
         self._pool.shutdown(cancel_futures=True)
 
     def _prepare_ahead(self, items: Sequence[Item]) -> Iterator[tuple[int, "_Prepared | ImageError"]]:
@@ -141,6 +147,8 @@ class _Batches:
 
     def run(self, prepared: Iterator[tuple[int, _Prepared | ImageError]]) -> None:
         for place, result in prepared:
+            if self._worker.closed:
+                raise Closed
             if isinstance(result, ImageError):
                 self._reject(place, result)
                 continue

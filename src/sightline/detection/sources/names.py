@@ -3,7 +3,7 @@
 import os
 import posixpath
 import re
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from sightline.data.location import BUCKET_SCHEMES, without_secrets
 from sightline.data.shard import printable
@@ -12,6 +12,8 @@ from sightline.detection.item import Item, id_of
 
 _NOT_PLAIN = re.compile("[%\0\udc80-\udcff]")
 _QUERY = re.compile(r"\?[\w.-]+=.*$", re.DOTALL)
+_PARSED_BY_ARROW = ("s3", "gs", "abfs", "abfss", "hdfs")
+_IN_URIS = "%:/?#@!$&'()*+,;="
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -88,7 +90,13 @@ def open_folder(location: str) -> tuple[Folder, str]:
     if scheme_of(location) in (None, "file"):
         path = local_path(location)
         return Folder.open(path), path
-    return Folder.open(location), public_url(location)
+    return Folder.open(_as_uri(location)), public_url(location)
+
+
+def _as_uri(url: str) -> str:
+    """A URL as Arrow parses it: with spaces and other letters as %XX, as which they may be given too."""
+    base, query = split_query(url)
+    return quote(base, safe=_IN_URIS) + query if scheme_of(url) in _PARSED_BY_ARROW else url
 
 
 def _decodable(name: str) -> str:

@@ -13,7 +13,7 @@ from sightline.detection.item import id_of
 from sightline.detection.sources.factory import open_source
 from sightline.detection.sources.folder import FolderSource
 from sightline.detection.sources.glob import GlobSource, has_wildcard, split_pattern
-from sightline.detection.sources.names import from_ref, local_path, public_url, split_query, to_ref
+from sightline.detection.sources.names import _as_uri, from_ref, local_path, public_url, split_query, to_ref
 from sightline.errors import ConfigError, ImageError, NotFoundError, StorageError
 from sightline.workspace import Workspace
 
@@ -250,6 +250,18 @@ def test_root_of_a_pattern(pattern, parts):
 )
 def test_urls_are_shown_without_credentials(url, shown):
     assert public_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "uri"),
+    [
+        ("s3://bucket/my photos/ä", "s3://bucket/my%20photos/%C3%A4"),
+        ("s3://KEY:SEC/RET@bucket/my%20photos?region=eu west", "s3://KEY:SEC/RET@bucket/my%20photos?region=eu west"),
+        ("memory://bucket/my photos", "memory://bucket/my photos"),
+    ],
+)
+def test_arrow_gets_urls_that_it_can_parse(url, uri):
+    assert _as_uri(url) == uri
 
 
 def test_local_path_follows_links_before_dots(tmp_path):
