@@ -58,8 +58,9 @@ def postgres() -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(300):
-            if (directory / ".s.PGSQL.5432").exists() and server.poll() is None:
+        ready = [Path(initdb).with_name("pg_isready"), "-q", "-h", directory]
+        for _ in range(600):
+            if subprocess.run(ready).returncode == 0:
                 break
             time.sleep(0.1)
         yield f"postgresql+psycopg://postgres@/postgres?host={directory}"

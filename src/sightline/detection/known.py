@@ -19,7 +19,7 @@ class Known:
         self._db = sqlite3.connect("", check_same_thread=False)
         self._db.executescript(
             f"pragma journal_mode=off; pragma synchronous=off; pragma cache_size=-{_CACHE_KB};"
-            "create table known (id text primary key, version text, chunk text, retry int) without rowid;"
+            "create table known (id text primary key, version text, chunk text, retry int, listed int) without rowid;"
             "create table again (chunk text, id text, uri text, version text, ref text);"
         )
 
@@ -31,7 +31,7 @@ class Known:
         """Images of a generation."""
         for batch in plan.select(["image_id", "version"]).to_batches():
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            self._db.executemany("insert or ignore into known values (?, ?, null, 0)", rows)
+            self._db.executemany("insert or ignore into known values (?, ?, null, 0, 0)", rows)
 
     def add_committed(self, batch: pa.RecordBatch, *, retry_rejected: bool) -> None:
         """Images that were looked at: `image_id`, `version`, `chunk`, `status`."""
@@ -40,20 +40,24 @@ class Known:
         )
         retry = [retry_rejected and status == REJECTED for status in statuses]
         self._db.executemany(
-            "insert or replace into known values (?, ?, ?, ?)", zip(ids, versions, chunks, retry, strict=True)
+            "insert or replace into known values (?, ?, ?, ?, 0)", zip(ids, versions, chunks, retry, strict=True)
         )
 
     def is_new(self, item: Item) -> bool:
         """Whether no generation has the image; from now on one has. One that is to be done again is noted."""
-        found = self._db.execute("select version, chunk, retry from known where id = ?", (item.image_id,)).fetchone()
+        found = self._db.execute(
+            "select version, chunk, retry, listed from known where id = ?", (item.image_id,)
+        ).fetchone()
         if found is None:
-            self._db.execute("insert into known values (?, ?, null, 0)", (item.image_id, item.version))
+            self._db.execute("insert into known values (?, ?, null, 0, 1)", (item.image_id, item.version))
             return True
-        version, chunk, retry = found
+        version, chunk, retry, listed = found
+        if listed:  # Twice in one listing, in two versions perhaps: the first one counts.
+            return False
+        self._db.execute("update known set listed = 1 where id = ?", (item.image_id,))
         if chunk is not None and (retry or version != item.version):
             row = (chunk, item.image_id, item.uri, item.version, item.ref)
             self._db.execute("insert into again values (?, ?, ?, ?, ?)", row)
-            self._db.execute("update known set version = ?, retry = 0 where id = ?", (item.version, item.image_id))
         return False
 
     def again(self) -> Iterator[tuple[str, tuple[Item, ...]]]:
