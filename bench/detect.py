@@ -16,6 +16,7 @@ ultralytics 'ray[data]' pandas torch torchvision onnx`. The ONNX file is made th
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -145,7 +146,8 @@ def notebook_turn(bench: Bench, actors: int, side: Side) -> float:
     own_s, whole_s = run_notebook(bench, bench.photos, out / "all", actors)
     images = bench.options.images
     side.whole.append(images / whole_s)
-    side.steady.append((images - some) / max(own_s - few_s, 1e-3))
+    # Where the machine was busy with other things, fewer photos may take longer than all of them.
+    side.steady.append((images - some) / (own_s - few_s) if own_s > few_s else math.nan)
     side.found = out / "all"
     return float(images / own_s)
 
@@ -316,7 +318,8 @@ class Ratio:
         unit = " s" if self.is_time else ""
         sign = "under " if self.is_time else "at least "
         asked = "-" if self.asked is None else f"{sign}{self.asked:g}{unit}"
-        return [self.name, f"**{self.measured:.2f}{unit}**", asked]
+        measured = "not to be told" if math.isnan(self.measured) else f"**{self.measured:.2f}{unit}**"
+        return [self.name, measured, asked]
 
 
 def ratios(found: dict[str, Measured], sides: dict[str, Side]) -> list[Ratio]:
@@ -367,7 +370,7 @@ def rate_rows(found: dict[str, Measured], sides: dict[str, Side]) -> list[list[s
 
 
 def _text(rate: float | None) -> str:
-    return "-" if rate is None else rate_text(rate)
+    return "-" if rate is None or math.isnan(rate) else rate_text(rate)
 
 
 def compared(bench: Bench, sides: dict[str, Side]) -> str:

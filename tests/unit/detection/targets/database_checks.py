@@ -273,21 +273,21 @@ def check_a_summary_counts_this_job_alone(place: Place) -> None:
     target, other = place.target("one"), place.target("other")
     assert target.summary() == Summary(0, 0, 0, (), {})
     truncated = {"boxes": 0, "status": "rejected", "reason": "truncated image"}
-    target.commit("a", images("a", ["1", "2", "3"], label="nut", boxes=2))
+    target.commit("a", images("a", ["1", "2", "3"], label="Nut", boxes=2))
     target.commit("b", images("b", ["4", "5"], label="bolt", boxes=3))
-    target.commit("c", images("c", ["6"], label="Screw", boxes=7))
+    target.commit("c", images("c", ["6"], label="screw", boxes=7))
     target.commit("d", images("d", ["7", "8"], **truncated))
     target.commit("e", images("e", ["9"], **{**truncated, "reason": "bomb"}))
     target.commit("f", images("f", ["10"], boxes=0))
     target.claim(["g", "000000-00001.again"], ANN, lease_s=60)
-    other.commit("a", images("a", ["1"], label="nut", boxes=100))
+    other.commit("a", images("a", ["1"], label="Nut", boxes=100))
     other.commit("b", images("b", ["2"], **truncated))
     found = target.summary()
     assert (found.images, found.rejected, found.detections) == (10, 3, 19)
     assert [(one.label, one.detections, one.images) for one in found.classes] == [
-        ("Screw", 7, 1),
+        ("screw", 7, 1),
+        ("Nut", 6, 3),
         ("bolt", 6, 2),
-        ("nut", 6, 3),
     ]
     assert [one.mean_score for one in found.classes] == [pytest.approx(0.1)] * 3
     assert list(found.reasons.items()) == [("truncated image", 2), ("bomb", 1)]
