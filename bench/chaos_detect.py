@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -202,19 +202,24 @@ def victims_of(kills: int, dice: random.Random) -> list[str]:
     return victims
 
 
-def disturb(run: Run, cluster: Cluster, victim: str, dice: random.Random) -> list[str]:
-    """Kill somebody; a driver's command is typed again. Gives the chunks that a dead driver had leased."""
+def disturb(run: Run, cluster: Cluster, victim: str, dice: random.Random) -> tuple[Kill, list[str]]:
+    """Kill somebody; a driver's command is typed again. Also gives the chunks that a dead driver had leased.
+
+    Raises:
+        IndexError: There is no actor any more.
+        ProcessLookupError: The one that was chosen has ended meanwhile.
+    """
+    if victim == "driver":
+        run.kill()
+        kill, left = Kill(victim, time.monotonic(), run.done()), run.place.leased()
+        run.start()
+        return kill, left
+    kill = Kill(victim, time.monotonic(), run.done())
     if victim == "node":
         cluster.kill_node(dice)
-    elif victim == "driver":
-        run.kill()
-        left = run.place.leased()
-        run.start()
-        return left
     else:
-        with suppress(ProcessLookupError):
-            os.kill(dice.choice(cluster.actors()), signal.SIGKILL)
-    return []
+        os.kill(dice.choice(cluster.actors()), signal.SIGKILL)
+    return kill, []
 
 
 def wait_for(victim: str, run: Run, cluster: Cluster) -> bool:
@@ -251,9 +256,16 @@ def bring_to_end(run: Run, cluster: Cluster, victims: list[str], images: int, di
         time.sleep(dice.uniform(0, 0.3))
         if not wait_for(victims[-1], run, cluster) or run.done() >= images:
             break  # What is left of the kills is for the next job.
-        kills.append(Kill(victims.pop(), time.monotonic(), run.done()))
-        left += disturb(run, cluster, kills[-1].victim, dice)
-        print(f"  killed: {kills[-1].victim} at {kills[-1].done} of {images} images", flush=True)
+        try:
+            kill, leased = disturb(run, cluster, victims[-1], dice)
+        except (IndexError, ProcessLookupError):
+            continue
+        kills.append(kill)
+        left += leased
+        print(f"  killed: {kill.victim} at {kill.done} of {images} images", flush=True)
+        if kill.done >= images:
+            break  # Just too late to disturb anything: it does not count.
+        victims.pop()
     recover(run, kills)
     run.finish()
     sizes = Counter(dict(run.place.ask("select chunk, count(*) from images group by chunk")))

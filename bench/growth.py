@@ -33,8 +33,6 @@ from sightline.data.synth.shapes import CLASSES, render_shapes
 from sightline.detection.item import Item, id_of
 from sightline.detection.plan import Planner
 from sightline.detection.targets.parquet import ParquetTarget
-from sightline.models.bundle import describe, save_bundle
-from sightline.models.factory import make_model
 
 SIZES, NAMES = (1_000, 10_000, 100_000), (100_000, 1_000_000)
 PIXELS, DISTINCT, IN_A_FOLDER = 64, 8, 1_000
@@ -160,6 +158,9 @@ def make_photos(folder: Path, count: int) -> Path:
 
 def make_bundle(place: Path) -> Path:
     """A model that has learnt nothing."""
+    from sightline.models.bundle import describe, save_bundle  # Not with torch for those who only plan.
+    from sightline.models.factory import make_model
+
     model = make_model("nano", num_classes=len(CLASSES), size=PIXELS)
     save_bundle(place, model.state_dict(), describe(model, name="nano", classes=CLASSES), {})
     return place

@@ -178,6 +178,20 @@ def test_ray_loses_a_worker(place: Path, nodes: RayCluster, expected: dict[str, 
     assert found(place, "ray") == expected
 
 
+@pytest.mark.slow
+def test_ray_and_a_worker_that_hangs(place: Path, nodes: RayCluster, expected: dict[str, Any]) -> None:
+    stopped: list[int] = []
+
+    def on_progress(progress: Progress) -> None:
+        if progress.new > 20 and not stopped and (pids := actors(nodes)):
+            stopped.append(pids[0])
+            os.kill(pids[0], signal.SIGSTOP)
+
+    notes = on_ray(place, nodes, "ray-hung", on_progress=on_progress, stall_s=5)
+    assert any("no image was finished in 5 s" in note for note in notes)
+    assert found(place, "ray-hung") == expected
+
+
 def test_ray_and_an_image_that_kills_workers(
     place: Path, nodes: RayCluster, poison: Path, expected: dict[str, Any]
 ) -> None:

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sightline.config import DetectConfig
 from sightline.detection.item import Item, Source
-from sightline.detection.pool import IN_FLIGHT, Died, Done, Task
+from sightline.detection.pool import IN_FLIGHT, Died, Done, Task, check_memory
 from sightline.detection.setup import Setup
 from sightline.errors import ConfigError, ImageError, SightlineError
 
@@ -28,7 +28,6 @@ _WATCH = "watch"
 _LOOK_EVERY_S = 5.0
 _STARTS = 3
 _READERS = 8
-_GB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -220,20 +219,9 @@ class RayPool:
         if not ready.sees_source:
             self._on_note("a worker does not see the source: it reads through this machine")
         if len(self._seats) == 1 and self.size > 1:
-            self._check_memory(ready)
+            check_memory(self.size, len(_nodes()), each=ready.rss, node=ready.memory)
         while len(self._seats) < self.size:
             self._seats.append(self._seat())
-
-    def _check_memory(self, ready: Ready) -> None:
-        nodes = _nodes()
-        a_node = -(-self.size // max(len(nodes), 1))
-        if a_node * ready.rss > ready.memory:
-            fits = int(ready.memory // ready.rss) * len(nodes)
-            raise ConfigError(
-                f"a worker takes {ready.rss / _GB:.1f} GB with this model and these images, and a node has "
-                f"{ready.memory / _GB:.1f} GB: {self.size} workers on {len(nodes)} nodes do not fit. "
-                f"Give --workers {max(fits, 1)}, or a smaller --batch or --tile"
-            )
 
     def _replace(self, seat: _Seat, why: str) -> Iterator[Died]:
         """Another actor takes the seat of one that died; its tasks go back."""

@@ -3,6 +3,7 @@
 Two processes may make the same form at once: each writes its own directory, and the first to rename it wins.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -59,8 +60,8 @@ def _put(partial: Path, place: Path) -> None:
         try:
             partial.rename(place)
             return
-        except OSError:
-            if not place.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             if load_form(place) is not None:
                 return  # Another process was first.

@@ -151,6 +151,11 @@ def _find_file(reference: str, finder: Finder) -> str:
                 f"weights {reference!r} are not there: give coco, imagenet, none, a file, or a model by name, path or "
                 f"URL ({error})"
             ) from None
+        if not file.is_file():
+            raise FormatError(
+                f"weights {reference!r} are a model that came as an ONNX file, which cannot be trained: give a file of "
+                "weights or a model that was trained"
+            )
     return str(file.resolve())
 
 
