@@ -395,7 +395,7 @@ def compared(bench: Bench, sides: dict[str, Side]) -> str:
         f"\n\nFound by both: the same label, and an overlap (IoU) of at least {SAME_IOU}. Two workers found {words}. "
         "Ultralytics takes arrays for BGR and the notebook hands it RGB, so it looks at photos with red and blue "
         "swapped; it also pads photos of different shapes to one square for a batch. On the files it reads colours "
-        "rightly and pads as little as ours; what is left between those two is resizing and decoding."
+        "rightly and pads as little as ours; why those two still differ was not looked into."
     )
 
 
