@@ -36,6 +36,8 @@ _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    # Ray trains in a thread, and glibc's memory for threads goes back to the kernel after every step.
+    "MALLOC_ARENA_MAX": "1",
 }
 
 
