@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -195,13 +196,22 @@ def loop_in_memory(bench: Bench, threads: int) -> None:
     """One plain loop: photos are decoded and fitted before the clock starts. Says its images per second."""
     from sightline.data.decode import decode_reduced
     from sightline.data.memory import keep_freed_memory
+    from sightline.detection.setup import Engine
     from sightline.engines.opening import open_predictor, resolve_engine
     from sightline.models.bundle import open_bundle
 
     bundle = open_bundle(bench.bundle)
     engine, cache = resolve_engine(bundle, "auto", "cpu"), bench.workspace / "compiled"
+    lanes = Engine(engine, "cpu", threads, None, rectangular=True, max_pixels=0).lanes  # As workers have them.
     predictor = open_predictor(
-        bundle, engine=engine, threads=threads, device="cpu", rectangular=True, floor=THRESHOLD, cache=cache
+        bundle,
+        engine=engine,
+        threads=threads,
+        lanes=lanes,
+        device="cpu",
+        rectangular=True,
+        floor=THRESHOLD,
+        cache=cache,
     )
     keep_freed_memory()  # As workers do.
     box, fitted = predictor.letterbox, []
@@ -212,13 +222,19 @@ def loop_in_memory(bench: Bench, threads: int) -> None:
             max_pixels=predictor.max_pixels,
         )
         fitted.append(predictor.fit(pixels, size=size))
-    for one in {image.canvas.shape: image for image in fitted}.values():
-        predictor.find([one], THRESHOLD)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    began = time.perf_counter()
-    for number in range(bench.options.images):
-        predictor.find([fitted[number % len(fitted)]], THRESHOLD)
+    shapes = {image.canvas.shape: image for image in fitted}.values()
+    with ThreadPoolExecutor(lanes) as pool:
+
+        def find(number: int) -> None:
+            predictor.find([fitted[number % len(fitted)]], THRESHOLD)
+
+        for _ in pool.map(lambda one: predictor.find([one], THRESHOLD), [*shapes] * lanes):
+            pass
+        print("ready", flush=True)
+        sys.stdin.readline()
+        began = time.perf_counter()
+        for _ in pool.map(find, range(bench.options.images)):
+            pass
     print(bench.options.images / (time.perf_counter() - began), flush=True)
 
 

@@ -27,6 +27,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fasterrcnn-resnet50-v2": {"size": 128, "epochs": 36, "batch": 2, "threads": 0, "precision": "auto"},
     "retinanet": {"size": 128, "epochs": 44, "batch": 2},
     "fcos": {"size": 128, "epochs": 36, "batch": 2},
+    "yolov8n": {"size": 160, "epochs": 60, "lr": 2e-3},
+    "yolo11n": {"size": 160, "epochs": 60, "lr": 2e-3},
     "resnet18": {"size": 64, "epochs": 10},
     "resnet50": {"size": 64, "epochs": 15},
     "mobilenet": {"size": 64, "epochs": 30},

@@ -165,6 +165,7 @@ def _prepare(
     from sightline.detection.detect import prepare
     from sightline.detection.rows import ModelName
     from sightline.detection.sources.factory import open_source
+    from sightline.models.licence import licence_note
     from sightline.models.reference import Finder
 
     opened, why = open_source(source, config.source, root)
@@ -174,6 +175,9 @@ def _prepare(
     named = ModelName(version.name, version.version) if version else ModelName(called, bundle.hash[:12])
     prepared = prepare(opened, bundle, named, config, device=device, cache=root.compiled)
     note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}")
+    owed = licence_note(bundle.info.model, bundle.info.licence)
+    if owed:
+        note(owed)
     return prepared
 
 

@@ -41,13 +41,14 @@ def load_model(
         threads: Of the engine; default: one a core.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
         config: `tracking` says where models are registered, `decode` which images are too large.
-        on_note: Told which model a name was taken for, where it could mean several.
+        on_note: Told which model a name was taken for, where it could mean several, and what its licence asks for.
 
     >>> import sightline
     >>> model = sightline.load_model("boards@champion")  # doctest: +SKIP
     >>> [found.names for found in model.predict(["a.jpg", "b.jpg"])]  # doctest: +SKIP
     """
     from sightline.engines.opening import open_predictor
+    from sightline.models.licence import licence_note
 
     predictor = open_predictor(
         _finder(workspace, config, on_note).find(str(ref)),
@@ -58,8 +59,11 @@ def load_model(
         max_pixels=(config or Config()).decode.max_pixels,
     )
     reason = getattr(predictor.runner, "reason", "")
-    if on_note and reason:
-        on_note(f"engine {predictor.engine}: {reason}")
+    engine_note = f"engine {predictor.engine}: {reason}" if reason else None
+    info = predictor.bundle.info
+    for note in (engine_note, licence_note(info.model, info.licence)):
+        if on_note and note:
+            on_note(note)
     return predictor
 
 
@@ -86,6 +90,7 @@ def register(
     >>> import sightline
     >>> sightline.register("boards-nano-1a2b3c4d", "boards", alias="champion").version  # doctest: +SKIP
     """
+    from sightline.models.licence import licence_note
     from sightline.registering.register import register_bundle
     from sightline.tracking.registry import check_alias
 
@@ -97,6 +102,9 @@ def register(
     run = root.runs / str(model)
     given = str(model) if is_location(str(model)) or not run.is_dir() else str(run.resolve())
     bundle = _finder(workspace, config, on_note).find(given)
+    owed = licence_note(bundle.info.model, bundle.info.licence)
+    if on_note and owed:
+        on_note(owed)
     kept = register_bundle(_registry(workspace, config, make=True), name, bundle)
     if alias is None:
         return kept
@@ -321,6 +329,8 @@ def export_model(
 ) -> Path:
     """Write a model as ONNX or OpenVINO files, for other programs to run; returns their directory.
 
+    That of a YOLO is a bundle too, of the kind that `import_model` makes: it detects without the extra `yolo`.
+
     Args:
         model: A run, a registered model, a path or a URL: see `load_model`.
         output: A new directory; default: one in `exports` of the workspace.
@@ -336,6 +346,10 @@ def export_model(
     from sightline.engines.exported import refuse_existing, write_export
     from sightline.engines.int8 import quantize_form
     from sightline.engines.onnx_form import export_onnx
+    from sightline.models.bundle import CARD, DESCRIPTION, ONNX
+    from sightline.models.yolo import GRAPH, YoloDetector
+    from sightline.models.yolo_onnx import NAME as YOLO_ONNX
+    from sightline.report.card import model_card
 
     if int8 and calibrate is None:
         raise ConfigError("int8 needs images to calibrate with: give a dataset with --calibrate")
@@ -354,5 +368,9 @@ def export_model(
         images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), (config or Config()).loader)
         form = quantize_form(form, loaded, images)
     about = {"name": name, "model": info.model, "classes": list(info.classes), "licence": info.licence}
-    write_export(directory, form, loaded, to=to, precision=precision, about=about)
+    others: dict[str, bytes] = {}
+    if isinstance(loaded, YoloDetector):
+        kept = info.model_copy(update={"model": YOLO_ONNX})
+        others = {ONNX: form[GRAPH], DESCRIPTION: kept.to_json().encode(), CARD: model_card(kept).encode()}
+    write_export(directory, form, loaded, to=to, precision=precision, about=about, others=others)
     return directory

@@ -12,6 +12,7 @@ from overfitted import dataset_of, learn
 from torch import Tensor
 
 import sightline
+from families import TESTED
 from sightline.config import LoaderConfig
 from sightline.data.dataset import Dataset
 from sightline.engines.calibration import calibration_images
@@ -22,7 +23,7 @@ from sightline.errors import ConfigError, ExistsError
 from sightline.metrics.detection import DetectionMetric
 from sightline.models.bundle import open_bundle
 from sightline.models.detector import Detector, Found
-from sightline.models.factory import CLASSIFIERS, FAMILIES
+from sightline.models.factory import CLASSIFIERS
 from sightline.models.nano import NanoDetector
 from sightline.training.evaluate import in_original
 
@@ -82,7 +83,7 @@ def teach(overfitted: Path) -> Any:
 
 
 def families(*, classify: bool) -> list[Any]:
-    chosen = [name for name in FAMILIES if (name in CLASSIFIERS) is classify]
+    chosen = [name for name in TESTED if (name in CLASSIFIERS) is classify]
     return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in chosen]
 
 

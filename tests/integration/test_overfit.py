@@ -7,13 +7,14 @@ import pytest
 from overfitted import dataset_of, learn
 
 import sightline
-from sightline.models.factory import CLASSIFIERS, FAMILIES
+from families import TESTED
+from sightline.models.factory import CLASSIFIERS
 
 QUICK = ("nano", "resnet18")
 
 
 def families(*, classify: bool) -> list[Any]:
-    chosen = [name for name in FAMILIES if (name in CLASSIFIERS) is classify]
+    chosen = [name for name in TESTED if (name in CLASSIFIERS) is classify]
     return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in chosen]
 
 

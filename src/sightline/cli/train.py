@@ -120,6 +120,12 @@ def evaluate(
         typer.Option(min=0, max=1, help="For precision, recall, F1, confusion.", show_default="what validation chose"),
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Images at once.", show_default="8")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="What runs it: torch, onnxruntime, openvino, or auto.", show_default="torch; ONNX files: auto"
+        ),
+    ] = None,
     write_deeppcb: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write what was found as DeepPCB's evaluation reads it.", show_default=False),
@@ -153,6 +159,7 @@ def evaluate(
             iou=iou,
             size=size,
             score_threshold=score_threshold,
+            engine=engine,
             deeppcb=output,
             workspace=workspace,
             config=settings,

@@ -13,6 +13,7 @@ from sightline.models.bundle import Bundle, open_bundle
 from sightline.models.predictor import Predictor
 
 _DEFAULT_BATCH = {"cpu": 1, "cuda": 16}
+_MOST_LANES = 8
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Engine:
     size: int | None
     rectangular: bool
     max_pixels: int
+
+    @property
+    def lanes(self) -> int:
+        """Images that go through the network side by side: with one thread each, two take less time than in turn."""
+        return min(self.threads, _MOST_LANES) if self.name == "openvino" else 1
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Setup:
             bundle,
             engine=engine.name,
             threads=engine.threads,
+            lanes=engine.lanes,
             size=engine.size,
             device=engine.device,
             rectangular=engine.rectangular,
@@ -80,7 +87,7 @@ class Setup:
     def worker_of(self, predictor: Predictor) -> Worker:
         """A worker around a model that is loaded already."""
         batch = self.batch or _DEFAULT_BATCH.get(predictor.device.type, 1)
-        return Worker(predictor, self.source, replace(self.look, batch=batch), self.model)
+        return Worker(predictor, self.source, replace(self.look, batch=batch, lanes=self.engine.lanes), self.model)
 
 
 def pack(directory: Path) -> dict[str, bytes]:

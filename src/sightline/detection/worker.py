@@ -7,7 +7,7 @@ images of the next are decoded, so that the network never waits at the end of a 
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Look:
         tiling: How large images are cut, if at all.
         reduced: Whether JPEGs may be decoded at reduced scale.
         batch: Images or tiles that go through the network at once.
+        lanes: Batches that do so side by side, each on threads of its own.
         decoders: Threads that read and decode.
     """
 
@@ -37,6 +38,7 @@ class Look:
     tiling: Tiling | None = None
     reduced: bool = True
     batch: int = 1
+    lanes: int = 1
     decoders: int = 1
 
 
@@ -82,6 +84,7 @@ class Worker:
     def __post_init__(self) -> None:
         keep_freed_memory()
         self._pool = ThreadPoolExecutor(self.look.decoders, thread_name_prefix="sightline-decode")
+        self._lanes = ThreadPoolExecutor(self.look.lanes, thread_name_prefix="sightline-network")
 
     def process(self, chunk: str, items: Sequence[Item]) -> pa.Table:
         """The rows of a chunk's images."""
@@ -91,15 +94,21 @@ class Worker:
             _Batches(self, rows).run(prepared)
         return rows.table()
 
+    def find(self, fitted: list[Fitted]) -> "Future[Any]":
+        """What is in some images of one size, when their turn has come."""
+        return self._lanes.submit(self.predictor.find, fitted, self.look.threshold)
+
     def close(self) -> None:
         """End the threads; a chunk that is under way is given up."""
         self.closed = True
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._pool, self._lanes):
+            pool.shutdown(cancel_futures=True)
 
     def _prepare_ahead(self, items: Sequence[Item]) -> Iterator[tuple[int, "_Prepared | ImageError"]]:
         """Every image in order; some of the next are under way, from the moment of the call."""
         # Tiles hold on to the whole image.
-        ahead = 1 + self.look.decoders if self.look.tiling else 2 * self.look.batch + 2 * self.look.decoders
+        look = self.look
+        ahead = 1 + look.decoders if look.tiling else 2 * look.batch * look.lanes + 2 * look.decoders
         waiting: deque[Future[_Prepared | ImageError]] = deque(
             self._pool.submit(self._prepare, item) for item in items[:ahead]
         )
@@ -138,12 +147,17 @@ class Worker:
         return _Prepared(width, height, [predictor.fit(pixels[y0:y1, x0:x1]) for x0, y0, x1, y1 in tiles], tiles)
 
 
+_Batch = list[tuple[_Open, int]]
+"""Images, and which part of each."""
+
+
 class _Batches:
     """Collects parts of the same size until a batch is full; an image all of whose parts are done gets its row."""
 
     def __init__(self, worker: Worker, rows: Rows) -> None:
         self._worker, self._rows = worker, rows
-        self._waiting: dict[tuple[int, ...], list[tuple[_Open, int]]] = {}
+        self._waiting: dict[tuple[int, ...], _Batch] = {}
+        self._under_way: deque[tuple[_Batch, Future[Any]]] = deque()
 
     def run(self, prepared: Iterator[tuple[int, _Prepared | ImageError]]) -> None:
         for place, result in prepared:
@@ -157,6 +171,8 @@ class _Batches:
                 self._add(image, part)
         for shape in list(self._waiting):
             self._detect(self._waiting.pop(shape))
+        while self._under_way:
+            self._collect()
 
     def _add(self, image: _Open, part: int) -> None:
         shape = image.prepared.parts[part].canvas.shape
@@ -165,10 +181,20 @@ class _Batches:
         if len(batch) >= self._worker.look.batch:
             self._detect(self._waiting.pop(shape))
 
-    def _detect(self, batch: list[tuple[_Open, int]]) -> None:
+    def _detect(self, batch: _Batch) -> None:
+        """Send a batch into the network; one more is sent than there are lanes, so that none waits for this thread."""
         fitted = [image.prepared.parts[part] for image, part in batch]
+        self._under_way.append((batch, self._worker.find(fitted)))
+        if len(self._under_way) > self._worker.look.lanes:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Wait for the first batch that is under way."""
+        batch, found_later = self._under_way.popleft()
         try:
-            found = self._worker.predictor.find(fitted, self._worker.look.threshold)
+            found = found_later.result()
+        except CancelledError:
+            raise Closed from None
         except Exception as error:  # Whatever a network raises over an image is that image's end, not the job's.
             if len(batch) > 1:
                 for one in batch:

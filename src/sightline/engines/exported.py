@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sightline.data.geometry import FILL
+from sightline.data.manifest import write_manifest
 from sightline.engines.engine import PIXEL_TOLERANCE, SCORE_TOLERANCE, Engine, copy_for_inference
 from sightline.engines.onnx_engine import OnnxEngine
 from sightline.engines.openvino_engine import OpenVinoEngine, save_openvino
@@ -28,12 +29,14 @@ def write_export(
     to: ExportName,
     precision: Literal["float32", "int8"] = "float32",
     about: Mapping[str, Any] | None = None,
+    others: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write the files of a form; the directory is complete or absent.
 
     Args:
         form: Each graph as the bytes of an ONNX file.
         about: What else is to be said, such as the names of the classes.
+        others: More files that make a bundle of it, by name; then all of them are listed in a manifest.
 
     Raises:
         ExistsError: The directory is there already.
@@ -50,6 +53,10 @@ def write_export(
                     save_openvino(content, partial / f"{name}.xml")
         said = {"form": to, "precision": precision, **(about or {}), **_describe(model, to)}
         (partial / DESCRIPTION).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
+        for name, content in (others or {}).items():
+            (partial / name).write_bytes(content)
+        if others:
+            write_manifest(partial)
         partial.rename(directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -23,6 +23,7 @@ def open_engine(
     *,
     name: str = "auto",
     threads: int | None = None,
+    lanes: int = 1,
     cache: Path | None = None,
     key: str | None = None,
 ) -> Engine:
@@ -31,6 +32,7 @@ def open_engine(
     Args:
         name: One of `ENGINES`; "auto" takes the fastest that fits, and says why in `Engine.reason`.
         threads: How many to use; None means one for each core.
+        lanes: How many callers there will be at once. The threads are divided among them, where the engine can.
         cache: Where compiled forms are kept; None makes them anew.
         key: The hash of the model, under which they are kept.
 
@@ -47,7 +49,7 @@ def open_engine(
         name, reason = choose_engine_for_onnx() if given_as_onnx else choose_engine(device)
     elif name in ("onnxruntime", "openvino") and device != "cpu":
         raise ConfigError(f"engine {name!r} runs on the CPU and the model is on {device!r}: take torch, or model.cpu()")
-    engine = _open(model, name, threads=threads, cache=cache, key=key)
+    engine = _open(model, name, threads=threads, lanes=lanes, cache=cache, key=key)
     engine.reason = reason
     return engine
 
@@ -74,7 +76,7 @@ def choose_engine_for_onnx() -> tuple[str, str]:
     raise MissingExtraError("onnxruntime", "engines")
 
 
-def _open(model: Detector, name: str, *, threads: int, cache: Path | None, key: str | None) -> Engine:
+def _open(model: Detector, name: str, *, threads: int, lanes: int, cache: Path | None, key: str | None) -> Engine:
     match name:
         case "torch":
             return TorchEngine(model, threads=threads)
@@ -83,6 +85,6 @@ def _open(model: Detector, name: str, *, threads: int, cache: Path | None, key: 
             return OnnxEngine(copy_for_inference(model), form, threads=threads)
         case "openvino":
             form = onnx_form(model, cache=cache, key=key)
-            return OpenVinoEngine(copy_for_inference(model), form, threads=threads)
+            return OpenVinoEngine(copy_for_inference(model), form, threads=threads, lanes=lanes)
         case _:
             raise ConfigError(f"engine {name!r} is not known: take one of {', '.join(ENGINES)}")

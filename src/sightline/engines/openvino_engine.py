@@ -23,11 +23,11 @@ class OpenVinoEngine(Engine):
 
     name = "openvino"
 
-    def __init__(self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int) -> None:
+    def __init__(self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int, lanes: int = 1) -> None:
         super().__init__(model, threads=threads)
         core, graphs = _library().Core(), model.graphs()
         self._compiled = {
-            name: core.compile_model(core.read_model(content), "CPU", _settings(core, graphs[name], threads))
+            name: core.compile_model(core.read_model(content), "CPU", _settings(core, graphs[name], threads, lanes))
             for name, content in form.items()
         }
         self._own = threading.local()
@@ -61,11 +61,11 @@ def _library() -> Any:
     return openvino
 
 
-def _settings(core: Any, graph: Graph, threads: int) -> dict[str, Any]:
+def _settings(core: Any, graph: Graph, threads: int, lanes: int) -> dict[str, Any]:
     capable = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return {
         "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": lanes,
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "bf16" if graph.bfloat16 and capable else "f32",
         "ENABLE_CPU_PINNING": False,  # Several workers on one machine would be pinned to the same cores.

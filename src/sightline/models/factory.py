@@ -14,6 +14,9 @@ from sightline.models.detector import Detector
 from sightline.models.family import Family, Recipe
 from sightline.models.nano import NanoDetector
 from sightline.models.torchvision_detector import TorchvisionDetector
+from sightline.models.yolo import NAMES as YOLO_NAMES
+from sightline.models.yolo import YoloDetector
+from sightline.models.yolo_metadata import AGPL
 from sightline.models.yolo_onnx import NAME as YOLO_ONNX
 
 _RESNET18 = tv.ResNet18_Weights.IMAGENET1K_V1.url
@@ -78,6 +81,16 @@ def _classifier(build: Callable[..., nn.Module], *, imagenet: str, depthwise: bo
         urls={"imagenet": imagenet},
         scratch=Recipe("adamw", lr=1e-3, weight_decay=0.05),
         tuned=Recipe("adamw", lr=3e-4, weight_decay=0.05),
+    )
+
+
+def _yolo(name: str) -> Family:
+    """A detector of the package ultralytics, whose weights are files that its owner has."""
+    return Family(
+        lambda num_classes, size: YoloDetector(name, num_classes, size=size),
+        scratch=Recipe("adamw", lr=1e-3, weight_decay=5e-4),
+        tuned=Recipe("adamw", lr=1e-3, weight_decay=5e-4),
+        licence=AGPL,
     )
 
 
@@ -149,6 +162,7 @@ FAMILIES: dict[str, Family] = {
         tvd.retinanet_resnet50_fpn_v2, coco=tvd.RetinaNet_ResNet50_FPN_V2_Weights, imagenet=_RESNET50, background=0
     ),
     "fcos": _detector(tvd.fcos_resnet50_fpn, coco=tvd.FCOS_ResNet50_FPN_Weights, imagenet=_RESNET50, background=0),
+    **{name: _yolo(name) for name in YOLO_NAMES},
     "resnet18": _classifier(tv.resnet18, imagenet=_RESNET18),
     "resnet50": _classifier(tv.resnet50, imagenet=_RESNET50),
     "mobilenet": _classifier(tv.mobilenet_v3_large, imagenet=_MOBILENET3, depthwise=True, dropout=0.0),

@@ -22,6 +22,7 @@ from torch import Tensor
 from sightline.data.manifest import hash_file
 from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError, TrainingError
 from sightline.models.detector import Detector
+from sightline.models.yolo_checkpoint import is_yolo_checkpoint, read_yolo_checkpoint
 
 Weights = dict[str, Tensor]
 """Tensors by name: a state_dict."""
@@ -127,29 +128,32 @@ def hash_in_name(file: Path) -> str:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file or of one that torch wrote; nothing in it is run.
+    """The tensors of a .safetensors file or of one that torch or Ultralytics wrote; nothing in it is run.
 
     Raises:
         DamagedError: It holds something else, or numbers that are not finite.
     """
     if not file.is_file():
         raise NotFoundError(f"weights {str(file)!r} are not there")
+    weights = _read_tensors(file)
+    broken = _not_finite(weights)
+    if broken:
+        raise DamagedError(f"weights {str(file)!r} hold numbers that are not finite: {_some(broken)}")
+    return weights
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    plain = file.suffix == ".safetensors"
+    if not plain and is_yolo_checkpoint(file):
+        return read_yolo_checkpoint(file).weights
     try:
-        found: Any = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
+        found: Any = load_file(file) if plain else torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
         raise DamagedError(
             f"weights {str(file)!r} are not a plain file of tensors and were refused, nothing in it was run "
             f"({_first_line(error)}): save a state_dict with torch.save or safetensors"
         ) from None
-    weights = _unwrap(found, file)
-    broken = _not_finite(weights)
-    if broken:
-        raise DamagedError(f"weights {str(file)!r} hold numbers that are not finite: {_some(broken)}")
-    return weights
+    return _unwrap(found, file)
 
 
 def _unwrap(found: Any, file: Path) -> dict[str, Tensor]:

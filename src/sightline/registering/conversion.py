@@ -11,6 +11,7 @@ from sightline.errors import ConfigError, FormatError, NotFoundError
 from sightline.models.bundle import CARD, Bundle, describe, save_bundle
 from sightline.models.factory import make_model
 from sightline.models.weights import load_weights
+from sightline.models.yolo_checkpoint import family_in, is_yolo_checkpoint, read_yolo_checkpoint
 from sightline.models.yolo_import import make_yolo
 from sightline.models.yolo_metadata import numbered_names
 from sightline.models.yolo_onnx import NAME as YOLO_ONNX
@@ -32,6 +33,9 @@ def convert_file(
         if model not in (None, YOLO_ONNX):
             raise ConfigError(f"model is {model!r}, and an ONNX file brings its own network: leave --model out")
         return convert_onnx(file, to, classes=classes, size=size, licence=licence)
+    if (model is None or classes is None) and is_yolo_checkpoint(file):
+        said = read_yolo_checkpoint(file)
+        model, classes = model or family_in(file, said), classes or said.classes or None
     if model is None or classes is None:
         missing = "--model" if model is None else "--classes"
         raise ConfigError(f"{str(file)!r} holds weights alone: say with {missing} what they are of")

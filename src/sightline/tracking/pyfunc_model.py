@@ -5,6 +5,7 @@ Loaded by MLflow's own tools only, and like the command line it stands outside o
 
 import base64
 import binascii
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ class PyfuncModel(PythonModel):
         """Open the bundle, after checking every file of it."""
         import sightline
 
-        self._model = sightline.load_model(context.artifacts["bundle"])
+        said = logging.getLogger(__name__).warning  # Its engine, and what its licence asks for.
+        self._model = sightline.load_model(context.artifacts["bundle"], on_note=said)
 
     def predict(
         self, context: Any, model_input: pandas.DataFrame, params: dict[str, Any] | None = None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from sightline.config import Config
 from sightline.data.dataset import Dataset
 from sightline.errors import StorageError
+from sightline.models.factory import family_of
 from sightline.secrets import redact_values
 from sightline.tracking.commit import git_commit
 from sightline.tracking.machine import Placement, this_machine
@@ -145,6 +146,7 @@ class RunRecord:
         self._write(CONFIG, self._config.model_dump(mode="json"))
         info = self._dataset.info
         tags = {"sightline.dataset": info.name, "sightline.dataset_hash": info.content_hash, **machine.to_tags()}
+        tags["sightline.licence"] = family_of(self._config.train.model).licence
         commit = git_commit(Path.cwd())
         if commit:
             tags |= {"mlflow.source.git.commit": commit.removesuffix("-dirty"), "sightline.git_commit": commit}

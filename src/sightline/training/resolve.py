@@ -15,8 +15,10 @@ from sightline.models.bundle import DESCRIPTION, WEIGHTS, open_bundle
 from sightline.models.detector import Detector
 from sightline.models.factory import FAMILIES, family_of
 from sightline.models.info import ModelInfo
+from sightline.models.licence import licence_note
 from sightline.models.reference import Finder
 from sightline.models.weights import cached_file, fetch_weights, hash_in_name, load_weights
+from sightline.models.yolo_checkpoint import family_in, is_yolo_checkpoint, read_yolo_checkpoint
 from sightline.training.precision import pick_device, pick_precision
 from sightline.workspace import Workspace
 
@@ -69,7 +71,8 @@ def resolve_training(
         "precision": pick_precision(train.precision, pick_device(train.device), depthwise=family.depthwise),
     }
     resolved = config.model_copy(update={"train": train.model_copy(update=values)})
-    notes += [start.why] if start.why else []
+    owed = licence_note(start.model, family.licence)
+    notes += [note for note in (start.why, owed) if note]
     if train.scale_lr:
         notes.append(f"learning rate {values['lr']:g}: {lr:g} for a batch of {_USUAL_BATCH}, scaled to {train.batch}")
     return resolved, notes
@@ -93,8 +96,8 @@ def start_from_weights(model: Detector, train: TrainConfig, dataset: Dataset) ->
     file = weights_file(train.model, train.weights)
     if file is None:
         return None
-    own = _own_model(file)
-    same_classes = own is None or list(own.classes) == list(dataset.classes)
+    known = _classes_of_file(file)
+    same_classes = known is None or list(known) == list(dataset.classes)
     return f"weights {file.name}: {load_weights(model, file, heads=same_classes)}"
 
 
@@ -164,10 +167,20 @@ def _own_model(file: Path) -> ModelInfo | None:
     return open_bundle(file.parent).info if file.name == WEIGHTS and (file.parent / DESCRIPTION).is_file() else None
 
 
+def _classes_of_file(file: Path) -> tuple[str, ...] | None:
+    """What the weights in a file tell apart, if it says so."""
+    own = _own_model(file)
+    if own:
+        return own.classes
+    return read_yolo_checkpoint(file).classes if is_yolo_checkpoint(file) else None
+
+
 def _model_of_file(file: Path, task: str) -> str:
     own = _own_model(file)
     if own:
         return own.model
+    if is_yolo_checkpoint(file):
+        return family_in(file, read_yolo_checkpoint(file))
     for name, family in FAMILIES.items():
         if family.task == task and file.name in {cached_file(url).name for url in family.urls.values()}:
             return name

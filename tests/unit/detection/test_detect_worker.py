@@ -30,12 +30,13 @@ def rows(worker: Worker) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("decoders", [1, 4])
-def test_every_image_has_its_row_in_order(predictor: Predictor, batch: int, decoders: int) -> None:
+@pytest.mark.parametrize(("decoders", "lanes"), [(1, 1), (4, 1), (2, 3)])
+def test_every_image_has_its_row_in_order(predictor: Predictor, batch: int, decoders: int, lanes: int) -> None:
     """Of several sizes; a bad one among them costs its neighbours nothing."""
     content: dict[str, bytes | str] = {str(n): jpeg(40 + 20 * (n % 3), 60, seed=n) for n in range(9)}
     content |= {"4": "file not found", "6": jpeg()[:-300], "7": b""}
-    found = rows(Worker(predictor, Images(content), replace(LOOK, batch=batch, decoders=decoders), MODEL))
+    look = replace(LOOK, batch=batch, decoders=decoders, lanes=lanes)
+    found = rows(Worker(predictor, Images(content), look, MODEL))
     assert [row["image_id"] for row in found] == list(content)
     reasons = {row["image_id"]: (row["stage"], row["reason"]) for row in found if row["status"] == "rejected"}
     assert reasons == {

@@ -7,12 +7,12 @@ import torch
 from lively import make_images, make_lively
 from torch import Tensor
 
+from families import TESTED
 from sightline.engines.engine import Engine
 from sightline.engines.factory import choose_engine, open_engine
 from sightline.engines.fuse import fuse_batchnorm
 from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
-from sightline.models.factory import FAMILIES
 
 QUICK = ("nano", "resnet18")
 COMPILED = ("onnxruntime", "openvino")
@@ -29,7 +29,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def families() -> list[object]:
-    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in FAMILIES]
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TESTED]
 
 
 def inputs_of(model: Detector, graph: str, images: Tensor) -> list[Tensor]:
@@ -52,7 +52,7 @@ def assert_same_numbers(engine: Engine, model: Detector, images: Tensor) -> None
             assert output.startswith("grid") or (one - other).abs().max().item() <= allowed * scale, output
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TESTED)
 def test_torch_gives_the_same_numbers(name: str) -> None:
     model = make_lively(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -60,7 +60,7 @@ def test_torch_gives_the_same_numbers(name: str) -> None:
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TESTED)
 def test_no_batchnorm_is_left(name: str) -> None:
     model = make_lively(name)
     assert fuse_batchnorm(model) > 0

@@ -5,10 +5,8 @@ import torch
 from lively import make_images, make_lively
 from torch import Tensor
 
-from sightline.models.factory import CLASSIFIERS, FAMILIES
+from families import TESTED, TORCHVISION
 from sightline.models.graph import run_in_torch
-
-TORCHVISION = [name for name in FAMILIES if name != "nano" and name not in CLASSIFIERS]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +30,7 @@ def test_detections_are_those_of_torchvision(name: str) -> None:
         assert torch.equal(one.labels + model.background, other["labels"])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TESTED)
 def test_graphs_give_what_they_name_and_are_all_used(name: str) -> None:
     model, images = make_lively(name), make_images(2, 64, 96)
     graphs = model.graphs()

@@ -95,10 +95,11 @@ def assert_same(one: Trained, other: Trained) -> None:
         ("nano", "sync"),
         ("nano", "frozen"),
         ("ssdlite", "sync"),
+        ("yolov8n", "sync"),
         *(pytest.param(name, "sync", marks=pytest.mark.slow) for name in ("fasterrcnn-mobilenet-320", "mobilenet")),
         *(
             pytest.param(name, "frozen", marks=pytest.mark.slow)
-            for name in ("ssdlite", "fasterrcnn-mobilenet-320", "mobilenet")
+            for name in ("ssdlite", "fasterrcnn-mobilenet-320", "mobilenet", "yolov8n")
         ),
     ],
 )
@@ -118,6 +119,7 @@ def test_local_batchnorm_keeps_the_same_statistics_on_all_workers(workspace: Pat
     """Which the verifier compares, after every epoch."""
     dataset = sightline.open_dataset("shapes", workspace=workspace)
     settings = config(model="nano", batchnorm="local")
+    initial_weights("nano", len(dataset.classes))
     one, other = run_together(2, lambda collective: train(dataset, settings, collective))
     assert one[0] == other[0]
     assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])

@@ -1,0 +1,120 @@
+"""`yolov8n` to `yolo11x`: networks and loss of the package ultralytics (AGPL-3.0) in our loop, by the extra `yolo`.
+
+Around them is what is around a YOLO in ONNX: Ultralytics' preprocessing and suppression, so that figures can be
+compared with its own.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.models.detector import Detector, Found, LossTerm, Target, zero_loss
+from sightline.models.graph import IMAGES, Graph, Run
+from sightline.models.letterbox import Letterbox
+from sightline.models.yolo_boxes import choose_boxes, decode_predictions
+from sightline.models.yolo_package import loss_sums, loss_weights, make_network
+
+SIZES = "nsmlx"
+NAMES = tuple(f"{series}{size}" for series in ("yolov8", "yolo11") for size in SIZES)
+GRAPH = "predictions"
+_STRIDE = 32
+
+
+class YoloDetector(Detector):
+    """See the module docstring.
+
+    Args:
+        name: One of `NAMES`.
+        num_classes: Classes to tell apart.
+        size: Longest side of the images it is given, in pixels.
+        score_threshold: Detections below it are not reported.
+        nms_iou: Of two boxes of a class that overlap more than this, the surer one stays.
+        max_detections: Reported in one image at most.
+    """
+
+    rectangular = True
+
+    def __init__(
+        self,
+        name: str,
+        num_classes: int,
+        *,
+        size: int = 640,
+        score_threshold: float = 0.001,
+        nms_iou: float = 0.7,
+        max_detections: int = 300,
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.score_threshold = score_threshold
+        self.nms_iou = nms_iou
+        self.max_detections = max_detections
+        self.network = make_network(name, num_classes).to(memory_format=torch.channels_last)
+        self.heads = (f"network.model.{len(self.network.model) - 1}.cv3.",)  # type: ignore[arg-type]
+
+    def preprocess(self) -> Letterbox:
+        """Fit images, small ones too, into the middle of a square of `size`."""
+        return Letterbox(self.size, multiple=_STRIDE, upscale=True, centred=True)
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """Decoded predictions of every place, B x (4 + C) x P: centre, width and height in pixels, and scores.
+
+        Args:
+            images: B x 3 x H x W uint8, H and W multiples of 32.
+        """
+        said = self._say(images)
+        height, width = images.shape[-2:]
+        return (decode_predictions(said["boxes"], said["scores"], height=height, width=width),)
+
+    def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
+        """See `Detector.loss`; nothing here is random."""
+        weights = loss_weights()
+        if len(images) == 0:
+            nothing = zero_loss(self)
+            return [LossTerm(name, nothing, nothing.detach(), weight) for name, weight in weights.items()]
+        said = self._say(self._checked(images))
+        sums, divisor = loss_sums(self.network, said, _padded(targets, said["scores"]))
+        return [LossTerm(name, total, divisor, weights[name]) for name, total in sums.items()]
+
+    def graphs(self) -> dict[str, Graph]:
+        """One: decoded predictions, as Ultralytics exports them but for the 8-bit images."""
+        return {GRAPH: Graph(self, (IMAGES,), (GRAPH,))}
+
+    @torch.no_grad()
+    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
+        """See `Detector.detect_with`."""
+        (predictions,) = run(GRAPH, self._checked(images))
+        return [self._choose(output) for output in predictions]
+
+    def _say(self, images: Tensor) -> dict[str, Any]:
+        """What the head says, in single precision at least: half has no room for coordinates."""
+        dtype = next(self.parameters()).dtype
+        said = self.network(images.to(dtype=dtype, memory_format=torch.channels_last) / 255)
+        precise = torch.promote_types(said["scores"].dtype, torch.float32)
+        # Of the maps only sizes are asked for.
+        maps = [features.new_empty(features.shape, dtype=precise) for features in said["feats"]]
+        return {"boxes": said["boxes"].to(precise), "scores": said["scores"].to(precise), "feats": maps}
+
+    def _choose(self, output: Tensor) -> Found:
+        return choose_boxes(
+            output,
+            score_threshold=self.score_threshold,
+            nms_iou=self.nms_iou,
+            max_detections=self.max_detections,
+        )
+
+    def _checked(self, images: Tensor) -> Tensor:
+        if images.shape[-2] % _STRIDE or images.shape[-1] % _STRIDE:
+            raise ValueError(f"images are {tuple(images.shape)}; expected sides that are multiples of {_STRIDE}")
+        return images
+
+
+def _padded(targets: list[Target], like: Tensor) -> Tensor:
+    """B x N x 5, label and box of each object, filled up with zeros; the package knows nothing to be ignored."""
+    counted = [~target.ignore for target in targets]
+    padded = like.new_zeros(len(targets), max(int(kept.sum()) for kept in counted), 5)
+    for own, target, kept in zip(padded, targets, counted, strict=True):
+        objects = torch.cat([target.labels[kept, None].to(like), target.boxes[kept].to(like)], 1)
+        own[: len(objects)] = objects
+    return padded
