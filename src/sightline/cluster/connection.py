@@ -2,6 +2,8 @@
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +41,7 @@ def connected(address: str | None, settings: Mapping[str, str] | None = None) ->
 
 
 def _connect(address: str, settings: dict[str, str]) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address=address,
@@ -51,6 +54,9 @@ def _connect(address: str, settings: dict[str, str]) -> None:
         raise ConfigError(
             f"no Ray cluster answers at {address!r} ({error}): is it up? Without --address one is started here"
         ) from None
+    # Ray puts its own in front, which prints a trace and has been seen to end the process by a fault of memory.
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
