@@ -207,6 +207,8 @@ class DetectConfig(Section):
 
     engine: Literal["auto", "torch", "onnxruntime", "openvino"] = "auto"
     """What runs the model; `auto` takes the fastest that fits."""
+    precision: Literal["auto", "bfloat16"] = "auto"
+    """`auto` keeps scores within 0.01 and edges within a pixel; `bfloat16` (OpenVINO) is quicker and less exact."""
     threshold: float | None = Field(None, ge=0, le=1)
     """Lowest score to keep; default: the one that validation chose, else 0.3."""
     size: int | None = Field(None, ge=32)

@@ -53,6 +53,9 @@ def detect(
     engine: Annotated[
         str | None, typer.Option(help="torch, onnxruntime or openvino.", show_default="the fastest")
     ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="bfloat16 (OpenVINO) is quicker, less exact.", show_default="auto")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Lowest score to keep.", show_default="what validation chose")
     ] = None,
@@ -90,6 +93,7 @@ def detect(
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"workers": workers, "address": address, "engine": engine, "threshold": threshold}
+    flags["precision"] = precision
     flags |= {"size": size, "batch": batch, "tile": tile, "overlap": overlap, "max_rejected": max_rejected}
     settings = session.config(
         detect={**flags, "save_images": save_images},

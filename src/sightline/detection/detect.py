@@ -103,6 +103,7 @@ def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *,
         own.size,
         own.rectangular,
         config.decode.max_pixels,
+        own.precision == "bfloat16",
     )
     threshold = lowest_score(bundle.info, own.threshold)
     tiling = Tiling(own.tile, own.overlap) if own.tile else None
@@ -119,6 +120,7 @@ def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *,
         overlap=own.overlap if own.tile else None,
         rectangular=own.rectangular,
         reduced_decode=own.reduced_decode,
+        precision=own.precision,
     )
     setup = Setup({}, {}, engine, source, look, model, own.batch)
     return Prepared(job, setup, bundle, own, cache)

@@ -22,6 +22,7 @@ class Job:
         model: As rows name it.
         bundle: The hash of the model.
         engine: As resolved.
+        precision: "auto", or the one that was asked for.
     """
 
     source: str
@@ -35,12 +36,15 @@ class Job:
     overlap: float | None
     rectangular: bool
     reduced_decode: bool
+    precision: str = "auto"
 
     @property
     def id(self) -> str:
         """The same for the same job, whoever runs it; names of models do not count, only their bytes."""
         what = {**asdict(self), "format": _FORMAT}
         del what["model"], what["model_version"]
+        if self.precision == "auto":
+            del what["precision"]
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
     @property

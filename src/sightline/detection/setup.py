@@ -25,6 +25,7 @@ class Engine:
         device: "cpu" or "cuda".
         size: Side that images are fitted into, if not as trained.
         rectangular: Whether images are not padded to squares, where the model allows it.
+        bfloat16: Whether that was asked for, even where it is less exact.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Engine:
     size: int | None
     rectangular: bool
     max_pixels: int
+    bfloat16: bool = False
 
     @property
     def lanes(self) -> int:
@@ -76,6 +78,7 @@ class Setup:
             engine=engine.name,
             threads=engine.threads,
             lanes=engine.lanes,
+            bfloat16=engine.bfloat16,
             size=engine.size,
             device=engine.device,
             rectangular=engine.rectangular,

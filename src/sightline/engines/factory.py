@@ -24,6 +24,7 @@ def open_engine(
     name: str = "auto",
     threads: int | None = None,
     lanes: int = 1,
+    bfloat16: bool = False,
     cache: Path | None = None,
     key: str | None = None,
 ) -> Engine:
@@ -33,11 +34,12 @@ def open_engine(
         name: One of `ENGINES`; "auto" takes the fastest that fits, and says why in `Engine.reason`.
         threads: How many to use; None means one for each core.
         lanes: How many callers there will be at once. The threads are divided among them, where the engine can.
+        bfloat16: Whether all graphs run in it, also those that leave the tolerance so; OpenVINO only.
         cache: Where compiled forms are kept; None makes them anew.
         key: The hash of the model, under which they are kept.
 
     Raises:
-        ConfigError: The name is not known, or the engine does not run on the model's device.
+        ConfigError: The name is not known, or the engine does not run on the model's device, or not in bfloat16.
         MissingExtraError: The engine's package is not installed.
     """
     threads = num_cores() if threads is None else threads
@@ -49,7 +51,9 @@ def open_engine(
         name, reason = choose_engine_for_onnx() if given_as_onnx else choose_engine(device)
     elif name in ("onnxruntime", "openvino") and device != "cpu":
         raise ConfigError(f"engine {name!r} runs on the CPU and the model is on {device!r}: take torch, or model.cpu()")
-    engine = _open(model, name, threads=threads, lanes=lanes, cache=cache, key=key)
+    if bfloat16 and name != "openvino":
+        raise ConfigError(f"engine {name!r} does not run in bfloat16: take openvino, or leave the precision out")
+    engine = _open(model, name, threads=threads, lanes=lanes, bfloat16=bfloat16, cache=cache, key=key)
     engine.reason = reason
     return engine
 
@@ -76,7 +80,9 @@ def choose_engine_for_onnx() -> tuple[str, str]:
     raise MissingExtraError("onnxruntime", "engines")
 
 
-def _open(model: Detector, name: str, *, threads: int, lanes: int, cache: Path | None, key: str | None) -> Engine:
+def _open(
+    model: Detector, name: str, *, threads: int, lanes: int, bfloat16: bool, cache: Path | None, key: str | None
+) -> Engine:
     match name:
         case "torch":
             return TorchEngine(model, threads=threads)
@@ -85,6 +91,6 @@ def _open(model: Detector, name: str, *, threads: int, lanes: int, cache: Path |
             return OnnxEngine(copy_for_inference(model), form, threads=threads)
         case "openvino":
             form = onnx_form(model, cache=cache, key=key)
-            return OpenVinoEngine(copy_for_inference(model), form, threads=threads, lanes=lanes)
+            return OpenVinoEngine(copy_for_inference(model), form, threads=threads, lanes=lanes, bfloat16=bfloat16)
         case _:
             raise ConfigError(f"engine {name!r} is not known: take one of {', '.join(ENGINES)}")

@@ -20,6 +20,7 @@ def open_predictor(
     engine: str = "auto",
     threads: int | None = None,
     lanes: int = 1,
+    bfloat16: bool = False,
     size: int | None = None,
     device: str | None = None,
     rectangular: bool = False,
@@ -33,6 +34,7 @@ def open_predictor(
         engine: `auto` takes the fastest that fits.
         threads: Of the engine; default: one a core.
         lanes: How many callers there will be at once, who share the threads.
+        bfloat16: Whether graphs run in it even if that leaves the tolerance.
         size: Side that images are fitted into, if not the one that the model was trained at.
         device: Default: a GPU if there is one.
         rectangular: Whether images are padded no more than the network needs, where the model allows it.
@@ -50,7 +52,9 @@ def open_predictor(
     if is_onnx(model.graphs()):
         device = "cpu"
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    opened = open_engine(model.to(place), name=engine, threads=threads, lanes=lanes, cache=cache, key=bundle.hash)
+    opened = open_engine(
+        model.to(place), name=engine, threads=threads, lanes=lanes, bfloat16=bfloat16, cache=cache, key=bundle.hash
+    )
     return Predictor(bundle, letterbox, opened, opened.name, place, max_pixels=max_pixels)
 
 

@@ -9,27 +9,32 @@ import torch
 from torch import Tensor
 
 from sightline.engines.engine import Engine
-from sightline.errors import MissingExtraError
+from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
-from sightline.models.graph import Graph
 
 
 class OpenVinoEngine(Engine):
     """Runs ONNX graphs, or OpenVINO's own, on Intel, AMD and ARM processors.
 
     In single precision, and in bfloat16 only graphs of which it is known that they stay within the tolerance, where the
-    processor has instructions for it. Left to itself OpenVINO takes bfloat16 for all, which moves scores by more.
+    processor has instructions for it, or where it was asked for. Left to itself OpenVINO takes it for all, which moves
+    scores by more.
     """
 
     name = "openvino"
 
-    def __init__(self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int, lanes: int = 1) -> None:
+    def __init__(
+        self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int, lanes: int = 1, bfloat16: bool = False
+    ) -> None:
         super().__init__(model, threads=threads)
         core, graphs = _library().Core(), model.graphs()
-        self._compiled = {
-            name: core.compile_model(core.read_model(content), "CPU", _settings(core, graphs[name], threads, lanes))
-            for name, content in form.items()
-        }
+        capable = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if bfloat16 and not capable:
+            raise ConfigError("this processor has no instructions for bfloat16: leave the precision out")
+        self._compiled = {}
+        for name, content in form.items():
+            settings = _settings(threads, lanes, bfloat16=capable and (bfloat16 or graphs[name].bfloat16))
+            self._compiled[name] = core.compile_model(core.read_model(content), "CPU", settings)
         self._own = threading.local()
 
     def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -61,12 +66,11 @@ def _library() -> Any:
     return openvino
 
 
-def _settings(core: Any, graph: Graph, threads: int, lanes: int) -> dict[str, Any]:
-    capable = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+def _settings(threads: int, lanes: int, *, bfloat16: bool) -> dict[str, Any]:
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": lanes,
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "bf16" if graph.bfloat16 and capable else "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
         "ENABLE_CPU_PINNING": False,  # Several workers on one machine would be pinned to the same cores.
     }

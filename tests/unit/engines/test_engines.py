@@ -1,5 +1,6 @@
 """Every engine gives the numbers of the model's own modules, at any batch and size; no training is needed for that."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,36 @@ def test_auto_says_why(cache: Path) -> None:
     assert choose_engine("cuda") == ("torch", "the model is on 'cuda'")
 
 
+def test_callers_at_once_get_what_one_gets(cache: Path) -> None:
+    """Each lane has buffers of its own."""
+    model, images = make_lively("nano"), make_images(8, 64, 96)
+    alone = open_engine(model, name="openvino", threads=1, cache=cache, key="nano")
+    shared = open_engine(model, name="openvino", threads=2, lanes=2, cache=cache, key="nano")
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda place: shared.detect(images[place : place + 1])[0], range(8)))
+    for place, one in enumerate(found):
+        expected = alone.detect(images[place : place + 1])[0]
+        assert torch.equal(one.labels, expected.labels)
+        assert torch.allclose(one.boxes, expected.boxes, atol=1e-3)
+
+
+def test_bfloat16_where_it_is_asked_for(cache: Path) -> None:
+    """Less exact, so it is not the same to the last digit; refused where the processor lacks it."""
+    import openvino
+
+    model, images = make_lively("fasterrcnn-mobilenet-320"), make_images(1, 128, 128)
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        with pytest.raises(ConfigError, match="no instructions for bfloat16"):
+            open_engine(model, name="openvino", bfloat16=True, cache=cache, key="320")
+        return
+    exact = open_engine(model, name="openvino", threads=1, cache=cache, key="320").run("features", images)
+    quick = open_engine(model, name="openvino", threads=1, bfloat16=True, cache=cache, key="320").run(
+        "features", images
+    )
+    scale = exact[0].abs().max()
+    assert 0 < (quick[0] - exact[0]).abs().max() / scale < 0.1
+
+
 def test_torch_threads_are_put_back() -> None:
     open_engine(make_lively("nano"), name="torch", threads=2).detect(make_images(1, 64, 64))
     assert torch.get_num_threads() == 1
@@ -119,6 +150,8 @@ def test_wrong_settings_are_refused() -> None:
         open_engine(model, name="tensorrt")
     with pytest.raises(ConfigError, match="threads is 0"):
         open_engine(model, name="torch", threads=0)
+    with pytest.raises(ConfigError, match="'torch' does not run in bfloat16: take openvino"):
+        open_engine(model, name="torch", bfloat16=True)
     with pytest.raises(ConfigError, match="'openvino' runs on the CPU and the model is on 'meta'"):
         open_engine(model.to("meta"), name="openvino")
 
