@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         register,
     )
     from sightline.models.predictor import Classification, Detections, Predictor
+    from sightline.report_api import write_report
     from sightline.structures import Sample
 
 _HOMES = {
@@ -70,6 +71,7 @@ _HOMES = {
     "register": "sightline.model_api",
     "synth": "sightline.api",
     "train": "sightline.api",
+    "write_report": "sightline.report_api",
 }
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "register",
     "synth",
     "train",
+    "write_report",
 ]
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"engines"},
     {"training", "report"},
     {"registering", "detection"},
-    {"api", "model_api", "detect_api"},
+    {"api", "model_api", "detect_api", "report_api"},
     {"cli", "__main__"},
 ]
 OWNERS = {

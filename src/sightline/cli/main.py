@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli import data, detect, export, models, runs, train
+from sightline.cli import data, detect, export, models, report, runs, train
 from sightline.cli.session import telling_errors
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ runs.add_commands(app)
 export.add_commands(app)
 models.add_commands(app)
 detect.add_commands(app)
+report.add_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

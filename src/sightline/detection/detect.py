@@ -196,6 +196,7 @@ def manifest_of(result: DetectResult, prepared: Prepared, started: datetime) -> 
         "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
         "finished": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "sightline_version": __version__,
+        "classes": list(prepared.bundle.info.classes),
         "machine": this_machine(placement).to_dict(),
     }
 

@@ -16,7 +16,7 @@ _FIGURES = {
     "f1": "F1 at the score threshold",
     "accuracy": "accuracy",
 }
-_COLUMNS = {
+CLASS_COLUMNS = {
     "count": "in validation",
     "ap": "AP",
     "ap50": "AP50",
@@ -58,14 +58,14 @@ def _head(info: ModelInfo) -> str:
 
 
 def _figures(info: ModelInfo) -> str:
-    rows = [(_name_of(name), f"{value:.3f}") for name, value in info.metrics.items() if _name_of(name)]
+    rows = [(figure_name(name), f"{value:.3f}") for name, value in info.metrics.items() if figure_name(name)]
     if info.score_threshold is not None:
         rows.append(("score threshold, the best for F1", f"{info.score_threshold:.3f}"))
     table = _table(["figure", "value"], rows)
     return f"## On its validation images\n\n{table}" if rows else ""
 
 
-def _name_of(figure: str) -> str:
+def figure_name(figure: str) -> str:
     """What a figure is called; mAP at an overlap of the user's choice has that in its name."""
     if figure in _FIGURES:
         return _FIGURES[figure]
@@ -73,14 +73,14 @@ def _name_of(figure: str) -> str:
 
 
 def _classes(info: ModelInfo) -> str:
-    columns = [name for name in _COLUMNS if any(name in row for row in info.per_class)]
+    columns = [name for name in CLASS_COLUMNS if any(name in row for row in info.per_class)]
     if not columns:
         return ""
     rows = [
         (plain(name), *(_cell(figures, column) for column in columns))
         for name, figures in zip(info.classes, info.per_class, strict=False)
     ]
-    return "## By class\n\n" + _table(["class", *(_COLUMNS[column] for column in columns)], rows)
+    return "## By class\n\n" + _table(["class", *(CLASS_COLUMNS[column] for column in columns)], rows)
 
 
 def _cell(figures: Figures, column: str) -> str:

@@ -50,7 +50,7 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def to_svg(chart: alt.Chart) -> str:
+def to_svg(chart: alt.Chart | alt.LayerChart | alt.HConcatChart) -> str:
     """Render to SVG text, without a browser and without the network; `currentColor` is the colour of its text."""
     import vl_convert
 

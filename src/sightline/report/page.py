@@ -30,7 +30,7 @@ def write_inspection_page(dataset: Dataset, inspection: Inspection, path: Path) 
     >>> write_inspection_page(dataset, sightline.inspect("boards"), Path("boards.html"))  # doctest: +SKIP
     """
     page = (
-        _environment()
+        environment()
         .get_template("inspection.html")
         .render(
             inspection=inspection,
@@ -41,10 +41,11 @@ def write_inspection_page(dataset: Dataset, inspection: Inspection, path: Path) 
             close_ups={finding.kind: _close_ups(dataset, finding) for finding in inspection.findings},
         )
     )
-    _write_whole(path, page)
+    write_whole(path, page)
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates of pages; every name that they show is escaped."""
     environment = Environment(
         loader=PackageLoader("sightline.report"),
         autoescape=True,
@@ -83,7 +84,7 @@ def _close_ups(dataset: Dataset, finding: Finding) -> list[Thumbnail]:
     return [close_up(dataset, example) for example in finding.examples[:_CLOSE_UPS]]
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write beside the target, then rename: nobody ever opens half a page."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

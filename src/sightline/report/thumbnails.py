@@ -73,7 +73,7 @@ def _picture(
     shape = max(round((x1 - x0) * scale), 1), max(round((y1 - y0) * scale), 1)
     small = Image.fromarray(pixels).resize(shape, Image.Resampling.BICUBIC, box=window, reducing_gap=2.0)
     drawn = draw_boxes(small, _moved(boxes, window, scale), labels, classes=dataset.classes)
-    return Thumbnail(sample, label, _data_uri(drawn), *shape)
+    return Thumbnail(sample, label, data_uri(drawn), *shape)
 
 
 def _moved(boxes: Boxes, window: Window, scale: float) -> Boxes:
@@ -95,7 +95,7 @@ def _window(box: tuple[float, float, float, float], sample: Sample) -> Window:
     )
 
 
-def _data_uri(image: Image.Image) -> str:
+def data_uri(image: Image.Image) -> str:
     """JPEG; noisy images are packed harder, so that no page becomes too heavy to send."""
     data = b""
     for quality in _QUALITIES:

@@ -94,3 +94,16 @@ def test_the_threshold_is_that_of_validation(tmp_path: Path) -> None:
             sightline("evaluate", run["name"], "shapes", "--split", split, "--json", cwd=tmp_path).stdout
         )
         assert found["score"] == chosen
+
+
+def test_a_run_as_a_page(tmp_path: Path) -> None:
+    sightline("synth", "shapes", "--to", "shapes", "--images", "12", cwd=tmp_path)
+    settings = ["--epochs", "1", "--size", "64", "--model", "nano", "--no-track", "--name", "small"]
+    assert sightline("train", "shapes", *settings, cwd=tmp_path).returncode == 0
+    done = sightline("report", "small", "--to", "run.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "run.html").read_text("utf-8")
+    assert "Training run" in page
+    assert "mAP50" in page
+    assert page.count("data:image/jpeg;base64,") >= 1
+    assert "<script" not in page
