@@ -309,3 +309,26 @@ def test_the_commands(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "deleted boards/2, boards/1 @ch"
     )
     assert "no models yet" in runner.invoke(app, ["models"]).stdout
+
+
+@pytest.mark.parametrize(("answer", "left", "code"), [("n", 1, 1), ("y", 0, 0)])
+def test_at_a_terminal_deleting_is_asked_for(home: Path, answer: str, left: int, code: int) -> None:
+    sightline.register(home / "fresh-0", "boards", workspace=home)
+    outer, inner = os.openpty()
+    command = [sys.executable, "-m", "sightline", "models", "delete", "boards", "--workspace", str(home)]
+    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, close_fds=True)
+    os.close(inner)
+    said = b""
+    while b"[y/N]" not in said:
+        said += os.read(outer, 1024)
+    assert b"Delete boards/1 from the registry?" in said
+    os.write(outer, f"{answer}\n".encode())
+    while True:
+        try:
+            said += os.read(outer, 1024)
+        except OSError:  # The other end is closed.
+            break
+    os.close(outer)
+    assert process.wait(60) == code, said
+    assert b"Traceback" not in said
+    assert len([version for version in sightline.list_models(workspace=home) if version.name == "boards"]) == left

@@ -44,14 +44,18 @@ def write_export(
     refuse_existing(directory)
     partial = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
     partial.mkdir(parents=True)
+    suffix = {"onnx": "onnx", "openvino": "xml"}[to]
+    # What a bundle holds of it already is not written twice.
+    held = {content: name for name, content in (others or {}).items() if to == "onnx"}
+    files = {name: held.get(content, f"{name}.{suffix}") for name, content in form.items()}
     try:
         for name, content in form.items():
             match to:
                 case "onnx":
-                    (partial / f"{name}.onnx").write_bytes(content)
+                    (partial / files[name]).write_bytes(content)
                 case "openvino":
-                    save_openvino(content, partial / f"{name}.xml")
-        said = {"form": to, "precision": precision, **(about or {}), **_describe(model, to)}
+                    save_openvino(content, partial / files[name])
+        said = {"form": to, "precision": precision, **(about or {}), **_describe(model, files)}
         (partial / DESCRIPTION).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
         for name, content in (others or {}).items():
             (partial / name).write_bytes(content)
@@ -90,13 +94,12 @@ def _corner(letterbox: Letterbox) -> str | None:
     return None if letterbox.centred else "upper left"
 
 
-def _describe(model: Detector, to: ExportName) -> dict[str, Any]:
+def _describe(model: Detector, files: Mapping[str, str]) -> dict[str, Any]:
     letterbox = model.preprocess()
     assert isinstance(letterbox, Letterbox)
-    suffix = {"onnx": "onnx", "openvino": "xml"}[to]
     graphs = {
         name: {
-            "file": f"{name}.{suffix}",
+            "file": files[name],
             "inputs": {
                 given.name: {"example": list(given.shape), "type": str(given.dtype), "dynamic": given.dynamic}
                 for given in graph.inputs

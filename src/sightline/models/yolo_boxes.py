@@ -34,8 +34,9 @@ def _grid(height: int, width: int, *, like: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = height // stride, width // stride
         ys = torch.arange(rows, device=like.device, dtype=like.dtype) + 0.5
         xs = torch.arange(columns, device=like.device, dtype=like.dtype) + 0.5
-        points.append(torch.stack([xs.repeat(rows), ys.repeat_interleave(columns)]))
-        strides.append(like.new_full((rows * columns,), stride))
+        grid = torch.stack([xs[None, :].expand(rows, columns), ys[:, None].expand(rows, columns)])
+        points.append(grid.flatten(1))
+        strides.append(torch.full_like(points[-1][0], stride))
     return torch.cat(points, 1), torch.cat(strides)
 
 
