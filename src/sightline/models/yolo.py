@@ -9,53 +9,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.models.detector import Detector, Found, LossTerm, Target, zero_loss
+from sightline.models.detector import Found, LossTerm, Target, zero_loss
 from sightline.models.graph import IMAGES, Graph, Run
-from sightline.models.letterbox import Letterbox
-from sightline.models.yolo_boxes import choose_boxes, decode_predictions
+from sightline.models.yolo_base import YoloBase
+from sightline.models.yolo_boxes import decode_predictions
 from sightline.models.yolo_package import loss_sums, loss_weights, make_network
 
 SIZES = "nsmlx"
 NAMES = tuple(f"{series}{size}" for series in ("yolov8", "yolo11") for size in SIZES)
 GRAPH = "predictions"
-_STRIDE = 32
 
 
-class YoloDetector(Detector):
+class YoloDetector(YoloBase):
     """See the module docstring.
 
     Args:
         name: One of `NAMES`.
         num_classes: Classes to tell apart.
         size: Longest side of the images it is given, in pixels.
-        score_threshold: Detections below it are not reported.
-        nms_iou: Of two boxes of a class that overlap more than this, the surer one stays.
-        max_detections: Reported in one image at most.
     """
 
     rectangular = True
 
-    def __init__(
-        self,
-        name: str,
-        num_classes: int,
-        *,
-        size: int = 640,
-        score_threshold: float = 0.001,
-        nms_iou: float = 0.7,
-        max_detections: int = 300,
-    ) -> None:
-        super().__init__()
-        self.size = size
-        self.score_threshold = score_threshold
-        self.nms_iou = nms_iou
-        self.max_detections = max_detections
+    def __init__(self, name: str, num_classes: int, *, size: int = 640) -> None:
+        super().__init__(size=size)
         self.network = make_network(name, num_classes).to(memory_format=torch.channels_last)
         self.heads = (f"network.model.{len(self.network.model) - 1}.cv3.",)  # type: ignore[arg-type]
-
-    def preprocess(self) -> Letterbox:
-        """Fit images, small ones too, into the middle of a square of `size`."""
-        return Letterbox(self.size, multiple=_STRIDE, upscale=True, centred=True)
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Decoded predictions of every place, B x (4 + C) x P: centre, width and height in pixels, and scores.
@@ -85,7 +64,7 @@ class YoloDetector(Detector):
     def detect_with(self, run: Run, images: Tensor) -> list[Found]:
         """See `Detector.detect_with`."""
         (predictions,) = run(GRAPH, self._checked(images))
-        return [self._choose(output) for output in predictions]
+        return [self.choose(output) for output in predictions]
 
     def _say(self, images: Tensor) -> dict[str, Any]:
         """What the head says, in single precision at least: half has no room for coordinates."""
@@ -96,17 +75,9 @@ class YoloDetector(Detector):
         maps = [features.new_empty(features.shape, dtype=precise) for features in said["feats"]]
         return {"boxes": said["boxes"].to(precise), "scores": said["scores"].to(precise), "feats": maps}
 
-    def _choose(self, output: Tensor) -> Found:
-        return choose_boxes(
-            output,
-            score_threshold=self.score_threshold,
-            nms_iou=self.nms_iou,
-            max_detections=self.max_detections,
-        )
-
     def _checked(self, images: Tensor) -> Tensor:
-        if images.shape[-2] % _STRIDE or images.shape[-1] % _STRIDE:
-            raise ValueError(f"images are {tuple(images.shape)}; expected sides that are multiples of {_STRIDE}")
+        if images.shape[-2] % self.stride or images.shape[-1] % self.stride:
+            raise ValueError(f"images are {tuple(images.shape)}; expected sides that are multiples of {self.stride}")
         return images
 
 

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from sightline.errors import ConfigError, FormatError
-from sightline.models.detector import Detector, Found, LossTerm, Target
+from sightline.models.detector import Found, LossTerm, Target
 from sightline.models.graph import Graph, OnnxModule, Run
-from sightline.models.letterbox import Letterbox
-from sightline.models.yolo_boxes import choose_boxes
+from sightline.models.yolo_base import YoloBase
 from sightline.models.yolo_file import parse_onnx, read_onnx_bytes
 from sightline.models.yolo_graph import YoloInput, check_output, input_of
 
@@ -23,52 +22,26 @@ NAME = "yolo-onnx"
 _GRAPH = "predictions"
 
 
-class YoloOnnx(Detector):
+class YoloOnnx(YoloBase):
     """See the module docstring.
 
     Args:
-        content: An ONNX file that takes 8-bit images and gives B x (4 + C) x P: centre, width and height in pixels,
-            and a score from 0 to 1 for each class.
+        content: An ONNX file that takes 8-bit images.
         given: What it takes.
         size: Longest side of the images it is given, in pixels.
         stride: Both sides of what it is given are multiples of this.
-        score_threshold: Detections below it are not reported. Whoever needs sure ones only may raise it before an
-            engine is opened; what follows the graph then takes a third of the time.
-        nms_iou: Of two boxes of a class that overlap more than this, the surer one stays.
-        max_detections: Reported in one image at most.
     """
 
-    def __init__(
-        self,
-        content: bytes,
-        given: YoloInput,
-        *,
-        size: int,
-        stride: int = 32,
-        score_threshold: float = 0.001,
-        nms_iou: float = 0.7,
-        max_detections: int = 300,
-    ) -> None:
-        super().__init__()
+    def __init__(self, content: bytes, given: YoloInput, *, size: int, stride: int = 32) -> None:
+        super().__init__(size=size, stride=stride)
         if given.side not in (None, size):
             raise ConfigError(
                 f"size is {size}, and the ONNX file of this model takes {given.side} only: leave the size out, or "
                 "import a file that was exported with dynamic axes"
             )
-        self.size, self.stride = size, stride
         self.rectangular = given.side is None
-        self.score_threshold = score_threshold
-        self.nms_iou = nms_iou
-        self.max_detections = max_detections
         self.given = given
         self.file = OnnxModule(content)
-
-    def preprocess(self) -> Letterbox:
-        """Fit images, small ones too, into the middle of a square of `size`.
-
-        YOLOv8n scored 0.019 less mAP with images in the corner of the square.
-        """
-        return Letterbox(self.size, multiple=self.stride, upscale=True, centred=True)
 
     def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
         """Raise: an ONNX file is not trained."""
@@ -84,16 +57,8 @@ class YoloOnnx(Detector):
         found: list[Found] = []
         for part in self._parts(self._checked(images)):
             (outputs,) = run(_GRAPH, part)
-            found += [self._choose(output) for output in outputs]
+            found += [self.choose(output) for output in outputs]
         return found[: len(images)]
-
-    def _choose(self, output: Tensor) -> Found:
-        return choose_boxes(
-            output,
-            score_threshold=self.score_threshold,
-            nms_iou=self.nms_iou,
-            max_detections=self.max_detections,
-        )
 
     def _parts(self, images: Tensor) -> Iterator[Tensor]:
         """As many images at once as the file takes; the last part is filled up."""

@@ -126,6 +126,7 @@ def _kept_to_itself() -> Iterator[None]:
         try:
             yield
         finally:
-            os.environ.clear()
+            for name in os.environ.keys() - before.keys() - _QUIET.keys():
+                del os.environ[name]
             os.environ.update({**before, **_QUIET})
             torch.set_num_threads(threads)

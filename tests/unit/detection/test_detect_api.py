@@ -1,6 +1,7 @@
 """The verbs, on real files with a real model; engine torch, for others take a while to compile."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,11 @@ def test_a_model_that_moved_is_the_same_job(tmp_path: Path, photos: Path, detect
         str(tmp_path / "moved"), photos, "job", workspace=tmp_path / "ws", engine="torch", threshold=0.1
     )
     assert moved.counts.images == 0
+
+
+def test_precision_is_part_of_the_job(photos: Path, detect: Any) -> None:
+    """Rows of another precision are other rows; an engine that has no other refuses."""
+    job = detect(photos).job
+    assert (job.precision, replace(job, precision="bfloat16").id == job.id) == ("auto", False)
+    with pytest.raises(ConfigError, match="'torch' does not run in bfloat16"):
+        detect(photos, None, precision="bfloat16")
