@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from sightline.data.decode import decode, decode_reduced
 from sightline.data.memory import keep_freed_memory
@@ -85,6 +86,9 @@ class Worker:
         keep_freed_memory()
         self._pool = ThreadPoolExecutor(self.look.decoders, thread_name_prefix="sightline-decode")
         self._lanes = ThreadPoolExecutor(self.look.lanes, thread_name_prefix="sightline-network")
+        self._torch_threads = torch.get_num_threads()
+        if self.look.lanes > 1:  # An engine sets and resets it around its calls, and lanes would do so to each other.
+            torch.set_num_threads(1)
 
     def process(self, chunk: str, items: Sequence[Item]) -> pa.Table:
         """The rows of a chunk's images."""
@@ -101,6 +105,7 @@ class Worker:
     def close(self) -> None:
         """End the threads; a chunk that is under way is given up."""
         self.closed = True
+        torch.set_num_threads(self._torch_threads)
         for pool in (self._pool, self._lanes):
             pool.shutdown(cancel_futures=True)
 
