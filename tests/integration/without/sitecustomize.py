@@ -3,13 +3,13 @@
 Other machines cannot be reached. With SIGHTLINE_TEST_WITHOUT set, packages of these names cannot be imported.
 """
 
-import importlib.abc
 import os
 import socket
-import sys
+from importlib.machinery import PathFinder
 from typing import Any
 
 _connect, _resolve = socket.socket.connect, socket.getaddrinfo
+_find, _WITHOUT = PathFinder.find_spec, os.environ.get("SIGHTLINE_TEST_WITHOUT", "").split(",")
 _HERE = ("127.", "::1", "localhost", "0.0.0.0", "::")
 
 
@@ -31,15 +31,10 @@ def getaddrinfo(host: Any, *arguments: Any, **named: Any) -> Any:
     return _resolve(host, *arguments, **named)
 
 
-class Missing(importlib.abc.MetaPathFinder):
-    """Finds that packages are not there."""
-
-    def find_spec(self, name: str, *_: Any) -> None:
-        if name.partition(".")[0] in os.environ["SIGHTLINE_TEST_WITHOUT"].split(","):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+def find_spec(name: str, *arguments: Any) -> Any:
+    return None if name.partition(".")[0] in _WITHOUT else _find(name, *arguments)
 
 
 socket.socket.connect = connect  # type: ignore[method-assign]
 socket.getaddrinfo = getaddrinfo
-if os.environ.get("SIGHTLINE_TEST_WITHOUT"):
-    sys.meta_path.insert(0, Missing())
+PathFinder.find_spec = find_spec  # type: ignore[method-assign,assignment]
