@@ -75,10 +75,10 @@ def train_theirs(place: Path, options: argparse.Namespace, seed: int) -> dict[st
     """Their trainer; what it gave."""
     os.environ |= {"YOLO_CONFIG_DIR": str(place), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     import torch
-    import ultralytics
+    from ultralytics.models.yolo.model import YOLO
     from ultralytics.utils import torch_utils
 
-    torch_utils.NUM_THREADS = 2  # By itself it takes one of two cores.
+    vars(torch_utils)["NUM_THREADS"] = 2  # By itself it takes one of two cores.
     spent: list[float] = []
 
     def begin(trainer: Any) -> None:
@@ -89,7 +89,7 @@ def train_theirs(place: Path, options: argparse.Namespace, seed: int) -> dict[st
         spent.append(time.perf_counter() - trainer.began)
 
     weights = shutil.copyfile(options.weights, place / "yolov8n.pt")
-    model = ultralytics.YOLO(weights)
+    model = YOLO(weights)
     model.add_callback("on_train_epoch_start", begin)
     model.add_callback("on_train_epoch_end", end)
     model.train(
