@@ -36,7 +36,7 @@ def lay_out(place: Path, options: argparse.Namespace) -> None:
     few.mkdir()
     for group in options.data.iterdir():
         if group.is_dir():
-            (few / group.name).symlink_to(group)
+            shutil.copytree(group, few / group.name)
     for name, count in (("trainval.txt", options.train + VAL), ("test.txt", options.test)):
         lines = (options.data / name).read_text().splitlines()
         step = max(1, len(lines) // count)
@@ -50,6 +50,10 @@ def lay_out(place: Path, options: argparse.Namespace) -> None:
     described = (place / "yolo" / "data.yaml").read_text()
     (place / "yolo" / "data.yaml").write_text(described + ("" if "val:" in described else "val: images/val\n"))
     sightline.ingest(place / "yolo", "boards", workspace=place / "workspace")
+    # Theirs takes a relative path from the directory it is run in.
+    names = list(sightline.open_dataset("boards", workspace=place / "workspace").classes)
+    theirs = {"path": str(place / "yolo"), "train": "images/train", "val": "images/val", "names": names}
+    (place / "theirs.yaml").write_text(json.dumps(theirs))  # Which is YAML too.
 
 
 def train_ours(place: Path, options: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def train_theirs(place: Path, options: argparse.Namespace, seed: int) -> dict[st
     model.add_callback("on_train_epoch_start", begin)
     model.add_callback("on_train_epoch_end", end)
     model.train(
-        data=str(place / "yolo" / "data.yaml"),
+        data=str(place / "theirs.yaml"),
         epochs=options.epochs,
         batch=options.batch,
         imgsz=SIZE,
