@@ -4,7 +4,7 @@ Training, evaluation, tuning, detection and serving know only this.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +86,9 @@ class Detector(nn.Module, ABC):
     size: int
     heads: tuple[str, ...] = ()
     rectangular: bool = False
+
+    def fit(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the shape of weights that are about to be loaded, where the family leaves it open. Few do."""
 
     @abstractmethod
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:

@@ -176,8 +176,10 @@ def load_weights(model: Detector, file: Path, *, heads: bool = True) -> Taken:
     Raises:
         ConfigError: Nothing fits, or something other than a head has another shape.
     """
-    given, own = read_weights(file), model.state_dict()
-    named = _our_names(given, own, file)
+    given = read_weights(file)
+    named = _our_names(given, model.state_dict(), file)
+    model.fit(named)
+    own = model.state_dict()
     head = [name for name in named if name.startswith(model.heads)]
     left = {name for name in head if not heads or (name in own and own[name].shape != named[name].shape)}
     fitting = {name: tensor for name, tensor in named.items() if name not in left}

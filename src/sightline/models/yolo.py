@@ -4,6 +4,7 @@ Around them is what is around a YOLO in ONNX: Ultralytics' preprocessing and sup
 compared with its own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from sightline.models.detector import Found, LossTerm, Target, zero_loss
 from sightline.models.graph import IMAGES, Graph, Run
 from sightline.models.yolo_base import YoloBase
 from sightline.models.yolo_boxes import decode_predictions
-from sightline.models.yolo_package import loss_sums, loss_weights, make_network
+from sightline.models.yolo_package import fit_width, loss_sums, loss_weights, make_network
 
 SIZES = "nsmlx"
 NAMES = tuple(f"{series}{size}" for series in ("yolov8", "yolo11") for size in SIZES)
@@ -33,8 +34,24 @@ class YoloDetector(YoloBase):
 
     def __init__(self, name: str, num_classes: int, *, size: int = 640) -> None:
         super().__init__(size=size)
+        self.name = name
         self.network = make_network(name, num_classes).to(memory_format=torch.channels_last)
-        self.heads = (f"network.model.{len(self.network.model) - 1}.cv3.",)  # type: ignore[arg-type]
+        self.branch = f"network.model.{len(self.network.model) - 1}.cv3."  # type: ignore[arg-type]
+        self.heads = tuple(f"{self.branch}{scale}.2." for scale in range(3))
+
+    def fit(self, weights: Mapping[str, Tensor]) -> None:
+        """Make the branch that tells classes apart as wide as in the weights.
+
+        How wide it is depends on the classes of the network that training once started from, not on those of today.
+        """
+        last = weights.get(f"{self.branch}0.2.weight")
+        if last is not None and last.dim() > 1:
+            fit_width(self.network, self.name, last.shape[1])
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take the weights and their shape."""
+        self.fit(state_dict)
+        return super().load_state_dict(state_dict, strict, assign)
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Decoded predictions of every place, B x (4 + C) x P: centre, width and height in pixels, and scores.

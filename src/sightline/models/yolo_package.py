@@ -59,6 +59,25 @@ def make_network(name: str, num_classes: int) -> nn.Module:
     return network
 
 
+def fit_width(network: nn.Module, name: str, width: int) -> None:
+    """Make the branch of a network that tells classes apart so wide, with fresh weights; nothing if it is.
+
+    The package makes it as wide as the classes are many, within limits; a width that it never makes is left to the
+    loading of weights to refuse.
+    """
+    head: Any = network.model[-1]  # type: ignore[index]
+    if head.cv3[0][-1].in_channels == width:
+        return
+    like = next(network.parameters())
+    branches = make_network(name, width).model[-1].cv3  # type: ignore[index, union-attr]
+    if branches[0][-1].in_channels != width:
+        return
+    for branch in branches:
+        branch[-1] = nn.Conv2d(width, head.nc, 1)
+    head.cv3 = branches.to(like).to(memory_format=torch.channels_last).train(head.training)
+    head.bias_init()
+
+
 def loss_sums(network: nn.Module, said: dict[str, Any], objects: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """The parts of the package's loss before it divides them, and what it divides them by.
 

@@ -71,8 +71,38 @@ def test_a_model_takes_all_of_a_file_with_its_classes(tmp_path: Path) -> None:
 def test_heads_of_other_classes_start_fresh(tmp_path: Path) -> None:
     file = save(tmp_path / "last.pt", network(classes=80))
     taken = load_weights(make_model("yolov8n", num_classes=3), file, heads=False)
-    assert taken.fresh
-    assert all(".cv3." in name for name in taken.fresh)
+    assert taken.fresh == [
+        f"network.model.22.cv3.{scale}.2.{kind}" for scale in range(3) for kind in ("weight", "bias")
+    ]
+
+
+@pytest.mark.parametrize("name", ["yolov8n", "yolo11n"])
+def test_what_was_tuned_from_many_classes_stays_as_wide_as_it_was(tmp_path: Path, name: str) -> None:
+    """The package makes the branch of classes 80 wide for COCO, 64 for a few classes, and tunes COCO's."""
+    coco = save(tmp_path / "coco.pt", network(name, classes=80))
+    tuned = make_model(name, num_classes=4)
+    load_weights(tuned, coco, heads=False)
+    theirs = network(name, classes=4)
+    theirs.load(network(name, classes=80), verbose=False)  # type: ignore[operator]
+    own = {name.removeprefix("network."): weight.shape for name, weight in tuned.state_dict().items()}
+    assert own == {name: weight.shape for name, weight in theirs.state_dict().items()}
+    again = make_model(name, num_classes=4)
+    assert (load_weights(again, save(tmp_path / "last.pt", theirs)).fresh) == []
+    third = make_model(name, num_classes=4)
+    third.load_state_dict(tuned.state_dict())
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    assert torch.equal(third.eval()(images)[0], tuned.eval()(images)[0])
+
+
+def test_a_width_that_the_package_never_makes_is_refused(tmp_path: Path) -> None:
+    odd = {
+        name: weight
+        for name, weight in make_model("yolov8n", num_classes=3).state_dict().items()
+        if ".cv3." not in name
+    }
+    odd["network.model.22.cv3.0.2.weight"] = torch.zeros(3, 7, 1, 1)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make_model("yolov8n", num_classes=3).load_state_dict(odd, strict=False)
 
 
 @pytest.mark.parametrize("place", ["top", "in the model", "instead of a tensor", "plain pickle"])
