@@ -1,7 +1,5 @@
 """The commands, one function each."""
 
-import atexit
-import os
 import sys
 from typing import Annotated
 
@@ -46,18 +44,5 @@ def _root(
 
 def main() -> None:
     """Run the command line."""
-    try:
-        with telling_errors(debug="--debug" in sys.argv):
-            app()
-    except SystemExit as done:
-        if "openvino" not in sys.modules or not isinstance(done.code, int | None):
-            raise
-        _leave(done.code or 0)
-
-
-def _leave(code: int) -> None:
-    """End without taking libraries apart: a process that exported a graph and ran it in OpenVINO has hung there."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    with telling_errors(debug="--debug" in sys.argv):
+        app()

@@ -12,6 +12,10 @@ from sightline.engines.engine import Engine
 from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
 
+# Held while a graph runs for the first time. OpenVINO's bindings make a static of theirs then, with Python's lock given
+# away in between: two threads at once wait for each other for ever, one for the static, one for Python.
+_FIRST = threading.Lock()
+
 
 class OpenVinoEngine(Engine):
     """Runs ONNX graphs, or OpenVINO's own, on Intel, AMD and ARM processors.
@@ -36,9 +40,18 @@ class OpenVinoEngine(Engine):
             settings = _settings(threads, lanes, bfloat16=capable and (bfloat16 or graphs[name].bfloat16))
             self._compiled[name] = core.compile_model(core.read_model(content), "CPU", settings)
         self._own = threading.local()
+        self._known: set[str] = set()
 
     def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See `Engine.run`."""
+        if name in self._known:
+            return self._infer(name, tensors)
+        with _FIRST:
+            outputs = self._infer(name, tensors)
+        self._known.add(name)
+        return outputs
+
+    def _infer(self, name: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         request = self._request(name)
         inputs = [tensor.contiguous().numpy() for tensor in tensors]
         outputs = request.infer(inputs, share_inputs=True, share_outputs=True)

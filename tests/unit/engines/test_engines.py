@@ -1,6 +1,8 @@
 """Every engine gives the numbers of the model's own modules, at any batch and size; no training is needed for that."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from families import TESTED
 from sightline.engines.engine import Engine
 from sightline.engines.factory import choose_engine, open_engine
 from sightline.engines.fuse import fuse_batchnorm
+from sightline.engines.openvino_engine import OpenVinoEngine
 from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
 
@@ -120,6 +123,30 @@ def test_callers_at_once_get_what_one_gets(cache: Path) -> None:
         expected = alone.detect(images[place : place + 1])[0]
         assert torch.equal(one.labels, expected.labels)
         assert torch.allclose(one.boxes, expected.boxes, atol=1e-3)
+
+
+def test_the_first_run_of_a_graph_in_openvino_is_alone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at once have waited for each other for ever: one for a static of the bindings, one for Python's lock."""
+    model = make_lively("nano")
+    engine = open_engine(model, name="openvino", threads=2, cache=cache, key="nano", lanes=2)
+    assert isinstance(engine, OpenVinoEngine)
+    infer, under_way, most = engine._infer, [0], [0]
+
+    def slowly(name: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        time.sleep(0.1)
+        under_way[0] -= 1
+        return infer(name, tensors)
+
+    monkeypatch.setattr(engine, "_infer", slowly)
+    run = partial(engine.run, next(iter(model.graphs())), make_images(1, 64, 64))
+    with ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(run) for _ in range(2)]
+        assert [len(done.result()) > 0 for done in first] == [True, True]
+        assert most == [1]
+        assert all(done.result() for done in [pool.submit(run) for _ in range(2)])
+        assert most == [2]
 
 
 def test_bfloat16_where_it_is_asked_for(cache: Path) -> None:
