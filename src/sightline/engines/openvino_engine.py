@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class OpenVinoEngine(Engine):
         self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int, lanes: int = 1, bfloat16: bool = False
     ) -> None:
         super().__init__(model, threads=threads)
-        core, graphs = _library().Core(), model.graphs()
+        core, graphs = _core(), model.graphs()
         capable = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if bfloat16 and not capable:
             raise ConfigError("this processor has no instructions for bfloat16: leave the precision out")
@@ -67,8 +68,17 @@ class OpenVinoEngine(Engine):
 
 def save_openvino(content: bytes, file: Path) -> None:
     """Write an ONNX graph in OpenVINO's own form: the .xml and, beside it, a .bin."""
-    openvino = _library()
-    openvino.save_model(openvino.Core().read_model(content), file, compress_to_fp16=False)
+    _library().save_model(_core().read_model(content), file, compress_to_fp16=False)
+
+
+@cache
+def _core() -> Any:
+    """The one of this process, kept for ever.
+
+    Each brings the thread that makes it a stack for signals, and puts the one before it back when it goes. Of two that
+    do not go in reverse order, the second puts back what the first has freed: the next signal ends the process.
+    """
+    return _library().Core()
 
 
 def _library() -> Any:

@@ -1,5 +1,8 @@
 """Every engine gives the numbers of the model's own modules, at any batch and size; no training is needed for that."""
 
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -147,6 +150,26 @@ def test_the_first_run_of_a_graph_in_openvino_is_alone(cache: Path, monkeypatch:
         assert most == [1]
         assert all(done.result() for done in [pool.submit(run) for _ in range(2)])
         assert most == [2]
+
+
+def test_signals_are_survived_after_engines_come_and_go(cache: Path) -> None:
+    """In a process of its own: handlers of Python run on the stack that OpenVINO has set up, if there is one."""
+    code = f"""
+import signal
+from pathlib import Path
+from lively import make_lively
+from sightline.engines.factory import open_engine
+
+model = make_lively("nano")
+one, two = (open_engine(model, name="openvino", threads=1, cache=Path({str(cache)!r}), key="nano") for _ in "ab")
+del one
+del two
+signal.signal(signal.SIGUSR1, lambda *_: print("survived"))
+signal.raise_signal(signal.SIGUSR1)
+"""
+    here = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **here})
+    assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr
 
 
 def test_bfloat16_where_it_is_asked_for(cache: Path) -> None:
