@@ -41,7 +41,7 @@ $(DEV_STAMP): $(STAMP)
 	@rm -f $(VENV)/.dev-* && touch $@
 
 demo: install ## the main job on synthetic circuit boards, in about four minutes
-	@scripts/demo $(BIN)/sightline
+	@$(BIN)/sightline demo
 
 test: $(DEV_STAMP) programs ## all quick tests
 	$(SAY) "Testing"

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
         train,
     )
     from sightline.data.dataset import Dataset
-    from sightline.detect_api import detect, estimate_detection, list_detections, query
+    from sightline.detect_api import browse, detect, estimate_detection, list_detections, list_images, query
     from sightline.errors import SightlineError
     from sightline.model_api import (
+        compare_images,
         compare_models,
         delete_model,
         export_model,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         register,
     )
     from sightline.models.predictor import Classification, Detections, Predictor
-    from sightline.report_api import write_report
+    from sightline.report_api import survey_run, write_report
     from sightline.structures import Sample
 
 _HOMES = {
@@ -49,6 +50,8 @@ _HOMES = {
     "Predictor": "sightline.models.predictor",
     "Sample": "sightline.structures",
     "SightlineError": "sightline.errors",
+    "browse": "sightline.detect_api",
+    "compare_images": "sightline.model_api",
     "compare_models": "sightline.model_api",
     "compare_runs": "sightline.api",
     "delete_model": "sightline.model_api",
@@ -62,6 +65,7 @@ _HOMES = {
     "inspect": "sightline.api",
     "list_datasets": "sightline.api",
     "list_detections": "sightline.detect_api",
+    "list_images": "sightline.detect_api",
     "list_models": "sightline.model_api",
     "list_runs": "sightline.api",
     "load_model": "sightline.model_api",
@@ -69,6 +73,7 @@ _HOMES = {
     "promote": "sightline.model_api",
     "query": "sightline.detect_api",
     "register": "sightline.model_api",
+    "survey_run": "sightline.report_api",
     "synth": "sightline.api",
     "train": "sightline.api",
     "write_report": "sightline.report_api",
@@ -82,6 +87,8 @@ __all__ = [
     "Sample",
     "SightlineError",
     "__version__",
+    "browse",
+    "compare_images",
     "compare_models",
     "compare_runs",
     "delete_model",
@@ -95,6 +102,7 @@ __all__ = [
     "inspect",
     "list_datasets",
     "list_detections",
+    "list_images",
     "list_models",
     "list_runs",
     "load_model",
@@ -102,6 +110,7 @@ __all__ = [
     "promote",
     "query",
     "register",
+    "survey_run",
     "synth",
     "train",
     "write_report",

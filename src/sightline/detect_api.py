@@ -12,8 +12,10 @@ from sightline.workspace import Workspace, check_name, is_location
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sightline.detection.browse import JobBrowser
     from sightline.detection.detect import DetectResult, Prepared
     from sightline.detection.estimate import Estimate
+    from sightline.detection.item import ImageList
     from sightline.detection.past import PastJob
     from sightline.detection.runner import Progress
     from sightline.detection.targets.target import Target
@@ -137,6 +139,38 @@ def list_detections(*, workspace: str | Path | None = None) -> "list[PastJob]":
     return list_jobs(Workspace.find(workspace))
 
 
+def browse(job: str, *, workspace: str | Path | None = None) -> "JobBrowser":
+    """A past job to look around in: figures and images of any selection of it, asked with DuckDB.
+
+    Args:
+        job: Name of a job of the workspace.
+
+    >>> import sightline
+    >>> job = sightline.browse("boards-today")  # doctest: +SKIP
+    >>> [row["uri"] for row in job.images(order="unsure", count=5)]  # doctest: +SKIP
+    """
+    from sightline.detection.browse import JobBrowser
+
+    return JobBrowser(Workspace.find(workspace), _job(job, workspace))
+
+
+def list_images(
+    source: Images, *, limit: int, where: str | None = None, workspace: str | Path | None = None
+) -> "ImageList":
+    """The first images of anything that `detect` takes, to be read one by one.
+
+    >>> import sightline
+    >>> [item.uri for item in sightline.list_images("photos/", limit=10).items]  # doctest: +SKIP
+    """
+    from itertools import islice
+
+    from sightline.detection.item import ImageList
+    from sightline.detection.sources.factory import open_source
+
+    opened, _ = open_source(source, SourceConfig(where=where), Workspace.find(workspace))
+    return ImageList(opened, tuple(islice(opened.items(), limit)))
+
+
 def query(
     sql: str, *, job: str | None = None, limit: int | None = None, workspace: str | Path | None = None
 ) -> "pa.Table":
@@ -151,12 +185,15 @@ def query(
     """
     from sightline.detection.past import query_jobs
 
-    jobs = list_detections(workspace=workspace)
-    if job is not None:
-        jobs = [found for found in jobs if found.name == job]
-        if not jobs:
-            raise NotFoundError(f"there is no detection job {job!r}: `sightline detections` lists them")
+    jobs = list_detections(workspace=workspace) if job is None else [_job(job, workspace)]
     return query_jobs(jobs, sql, limit=limit)
+
+
+def _job(name: str, workspace: str | Path | None) -> "PastJob":
+    found = next((job for job in list_detections(workspace=workspace) if job.name == name), None)
+    if found is None:
+        raise NotFoundError(f"there is no detection job {name!r}: `sightline detections` lists them")
+    return found
 
 
 def _prepare(

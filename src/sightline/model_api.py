@@ -1,7 +1,7 @@
 """The verbs about models that are kept: load, register, compare, promote, delete, import, export."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,7 @@ from sightline.errors import ConfigError, ExistsError, NotFoundError
 from sightline.workspace import Workspace, check_name, is_location
 
 if TYPE_CHECKING:
+    from sightline.detection.disagreement import Comparison
     from sightline.engines.exported import ExportName
     from sightline.models.bundle import Bundle
     from sightline.models.predictor import Predictor
@@ -163,6 +164,53 @@ def compare_models(
     bundles = [(str(ref), finder.find(str(ref))) for ref in refs]
     opened = open_dataset(dataset, workspace=workspace)
     return compare_bundles(bundles, opened, split=split, loader=(config or Config()).loader, progress=progress)
+
+
+def compare_images(
+    first: str | Path,
+    second: str | Path,
+    source: str | Path | Sequence[str | Path],
+    *,
+    where: str | None = None,
+    limit: int = 200,
+    threshold: float | None = None,
+    iou: float = 0.5,
+    workspace: str | Path | None = None,
+    config: Config | None = None,
+    on_progress: Callable[[int, int | None], None] | None = None,
+    on_note: OnNote | None = None,
+) -> "Comparison":
+    """Ask two models about the same images; those on which they disagree most come first. No labels are needed.
+
+    Args:
+        first: See `load_model`.
+        second: Likewise; its classes may stand in another order, for names are compared.
+        source: Images as `detect` takes them: a folder, a pattern, a list, an archive, a dataset, a table, a database.
+        where: For datasets, tables and databases: a condition in SQL, such as "split='test'".
+        limit: The first so many images that can be read.
+        threshold: Lowest score of a detection; default: each model's own.
+        iou: From which overlap on two boxes are about the same thing.
+        config: `source` says how the source is read, `tracking` where models are registered.
+        on_progress: Told how many images are done and how many there will be at most; at the end, how many there were.
+        on_note: Told what the source was taken for, and of each model what `load_model` tells.
+
+    >>> import sightline
+    >>> compared = sightline.compare_images("boards/1", "boards/2", "photos/")  # doctest: +SKIP
+    >>> [(one.uri, one.weight) for one in compared.found[:10]]  # doctest: +SKIP
+    """
+    from sightline.detection.disagreement import find_disagreements
+    from sightline.detection.sources.factory import open_source
+
+    settings = (config or Config()).source
+    if where is not None:
+        settings = settings.model_copy(update={"where": where})
+    opened, why = open_source(source, settings, Workspace.find(workspace))
+    if on_note:
+        on_note(f"source: {why}")
+    one, other = (load_model(ref, workspace=workspace, config=config, on_note=on_note) for ref in (first, second))
+    if on_note and not set(one.classes) & set(other.classes):
+        on_note("the models have no class name in common: whatever either finds is a disagreement")
+    return find_disagreements(one, other, opened, limit=limit, threshold=threshold, iou=iou, on_progress=on_progress)
 
 
 def promote(

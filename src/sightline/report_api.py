@@ -87,6 +87,18 @@ def _write_dataset(name: str, path: Path, root: Workspace, _: int) -> None:
     inspect(name, html=path, workspace=root.root)
 
 
+def survey_run(name: str, *, workspace: str | Path | None = None) -> "RunReport":
+    """A run of the workspace in figures: how it learned, how good it is, and on what it ran.
+
+    >>> import sightline
+    >>> sightline.survey_run("boards-nano-1a2b3c4d").figures  # doctest: +SKIP
+    """
+    directory = Workspace.find(workspace).runs / name
+    if not (directory / "config.json").is_file():
+        raise NotFoundError(f"there is no run {name!r} in this workspace: `sightline runs` lists them")
+    return _survey_run(name, directory)
+
+
 def _survey_run(name: str, directory: Path) -> "RunReport":
     from sightline.models.bundle import open_bundle
     from sightline.report.card import CLASS_COLUMNS, figure_name

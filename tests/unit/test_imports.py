@@ -20,7 +20,8 @@ LAYERS = [
     {"engines"},
     {"training", "report"},
     {"registering", "detection"},
-    {"api", "model_api", "detect_api", "report_api"},
+    {"api", "model_api", "detect_api", "report_api", "demo"},
+    {"app"},
     {"cli", "__main__"},
 ]
 OWNERS = {
@@ -29,6 +30,7 @@ OWNERS = {
     "torchvision": {"models"},
     "mlflow": {"tracking/pyfunc_model.py", "tracking/pyfunc_shim.py"},
     "pandas": {"tracking/pyfunc_model.py"},
+    "streamlit": {"app"},
     "ray": {"training/ray_launcher.py", "training/ray_worker.py", "detection/ray_pool.py", "cluster"},
 }
 """Files and folders that may import a heavy library at their top, for they are imported only when it is needed."""

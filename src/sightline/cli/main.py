@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli import data, detect, export, models, report, runs, train
+from sightline.cli import app as app_command
+from sightline.cli import data, demo, detect, export, models, report, runs, train
 from sightline.cli.session import telling_errors
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ export.add_commands(app)
 models.add_commands(app)
 detect.add_commands(app)
 report.add_commands(app)
+app_command.add_commands(app)
+demo.add_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

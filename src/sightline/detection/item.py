@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from sightline.errors import SightlineError
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -50,6 +52,21 @@ class Source(Protocol):
     def is_visible(self) -> bool:
         """Whether this process can read the source: a worker on another machine may not see the driver's disk."""
         ...
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """Some images of a source, to be read one by one."""
+
+    source: Source
+    items: tuple[Item, ...]
+
+    def read(self, item: Item) -> bytes | SightlineError:
+        """The encoded bytes of an image, or why it cannot be read."""
+        try:
+            return self.source.read(item)
+        except SightlineError as error:
+            return error
 
 
 def id_of(key: str) -> str:

@@ -5,8 +5,6 @@ the manifest that says where.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,17 +67,41 @@ def query_jobs(jobs: list[PastJob], sql: str, *, limit: int | None = None) -> pa
     Raises:
         ConfigError: The query is wrong; the message is DuckDB's.
     """
-    with duckdb.connect() as database, _attached(database, jobs) as usable:
-        try:
-            database.execute("set timezone = 'UTC'")
-            database.execute(f"create view images as {' union all '.join(_images(job) for job in usable)}")
-            database.execute(f"create view detections as {' union all '.join(_detections(job) for job in usable)}")
+    try:
+        with open_jobs(jobs) as database:
             found = database.sql(sql)
             if found is None:
                 return pa.table({})
             return (found.limit(limit) if limit is not None else found).to_arrow_table()
-        except duckdb.Error as error:
-            raise ConfigError(f"the query failed: {error}") from None
+    except duckdb.Error as error:
+        raise ConfigError(f"the query failed: {error}") from None
+
+
+def open_jobs(jobs: list[PastJob]) -> duckdb.DuckDBPyConnection:
+    """A database with the views `images` and `detections` of some jobs, and `rows`, which has boxes in their images.
+
+    Raises:
+        NotFoundError: None of them has rows yet.
+        ConfigError: Their rows are in a database of another kind.
+    """
+    usable = _usable(jobs)
+    database = duckdb.connect()
+    try:
+        for file in dict.fromkeys(job.target for job in usable if _is_duckdb(job)):
+            database.execute(f"attach {sql_text(file)} as {_quoted(file)} (read_only)")
+        database.execute("set timezone = 'UTC'")
+        database.execute("set parquet_metadata_cache = true")  # A job may have thousands of files.
+        for name, select in {"images": _images, "detections": _detections, "rows": _rows}.items():
+            database.execute(f"create view {name} as {' union all '.join(select(job) for job in usable)}")
+    except duckdb.Error:
+        database.close()
+        raise
+    return database
+
+
+def is_parquet(job: PastJob) -> bool:
+    """Whether its rows are files that anybody may read while others write more."""
+    return not _is_duckdb(job) and "://" not in job.target
 
 
 def _read(place: Path) -> PastJob:
@@ -100,21 +122,18 @@ def _read(place: Path) -> PastJob:
     )
 
 
-@contextmanager
-def _attached(database: Any, jobs: list[PastJob]) -> Iterator[list[PastJob]]:
-    """The jobs whose rows DuckDB can read; files of its own are attached read-only."""
+def _usable(jobs: list[PastJob]) -> list[PastJob]:
+    """The jobs whose rows DuckDB can read."""
     elsewhere = [job for job in jobs if "://" in job.target]
     usable = [job for job in jobs if job not in elsewhere and _has_rows(job)]
-    if not usable:
-        if elsewhere:
-            raise ConfigError(
-                f"the rows of {elsewhere[0].name!r} are in {elsewhere[0].target}: ask that database, its tables are "
-                f"{elsewhere[0].prefix}images and {elsewhere[0].prefix}detections (job = {elsewhere[0].id!r})"
-            )
-        raise NotFoundError("there are no detections yet: `sightline detect MODEL SOURCE` makes some")
-    for file in dict.fromkeys(job.target for job in usable if _is_duckdb(job)):
-        database.execute(f"attach {sql_text(file)} as {_quoted(file)} (read_only)")
-    yield usable
+    if usable:
+        return usable
+    if elsewhere:
+        raise ConfigError(
+            f"the rows of {elsewhere[0].name!r} are in {elsewhere[0].target}: ask that database, its tables are "
+            f"{elsewhere[0].prefix}images and {elsewhere[0].prefix}detections (job = {elsewhere[0].id!r})"
+        )
+    raise NotFoundError("there are no detections yet: `sightline detect MODEL SOURCE` makes some")
 
 
 def _has_rows(job: PastJob) -> bool:
@@ -139,6 +158,18 @@ def _detections(job: PastJob) -> str:
     columns = ", ".join(f"{boxes.get(name, name)} as {name}" for name in DETECTIONS.names)
     rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {_files(job)})"
     return f"select {sql_text(job.name)} as job, {columns} from {rows}"
+
+
+def _rows(job: PastJob) -> str:
+    """With the boxes of each image in a list; DuckDB's own files have them in the other table."""
+    if not _is_duckdb(job):
+        return f"select {sql_text(job.name)} as job, * from {_files(job)}"
+    fields = ", ".join(f"{field.name} := {field.name}" for field in BOX)
+    boxes = f"(select image_id, list(struct_pack({fields})) as boxes from {_table(job, 'detections')} group by 1)"
+    return (
+        f"select {sql_text(job.name)} as job, i.{', i.'.join(_SCALARS)}, coalesce(b.boxes, []) as boxes "
+        f"from {_table(job, 'images')} i left join {boxes} b using (image_id)"
+    )
 
 
 def _files(job: PastJob) -> str:

@@ -213,6 +213,16 @@ class Predictor:
         raise ImageError("not an image", f"a {type(image).__name__}; expected a path, bytes, an array or a PIL image")
 
 
+def as_detections(found: Detections | Classification) -> Detections:
+    """What was found; the class of a whole image is a box around it."""
+    if isinstance(found, Detections):
+        return found
+    box, score, label = [0, 0, *found.size], found.score, found.label
+    return Detections(
+        np.array([box], np.float32), np.array([score], np.float32), np.array([label], np.int32), [found.name]
+    )
+
+
 def lowest_score(info: ModelInfo, threshold: float | None) -> float:
     """The threshold that is meant: the one given, else the one that validation chose, else 0.3."""
     if threshold is not None and not 0 <= threshold <= 1:

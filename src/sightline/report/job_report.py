@@ -43,6 +43,21 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Images of some stretch of time.
+
+    Attributes:
+        at: Its beginning, in milliseconds since 1970.
+        images: That could be used.
+        found: With at least one detection.
+    """
+
+    at: int
+    images: int
+    found: int
+
+
+@dataclass(frozen=True)
 class Picture:
     """An image of the job with its boxes, small, or the reason why there is none.
 
@@ -144,6 +159,33 @@ def score_chart(scores: Sequence[int]) -> alt.Chart:
             x2="high:Q",
             y=alt.Y("count:Q", title="detections", axis=alt.Axis(tickCount=4, tickMinStep=1, format="~s")),
             tooltip=[alt.Tooltip("low:Q", format=".2f"), alt.Tooltip("count:Q", format=",")],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return chart
+
+
+def time_chart(moments: Sequence[Moment]) -> alt.Chart:
+    """The share of images with at least one detection, over time."""
+    rows = [
+        {"at": one.at, "share": one.found / one.images, "images": one.images, "found": one.found}
+        for one in moments
+        if one.images
+    ]
+    chart: alt.Chart = (
+        alt.Chart({"values": rows})
+        .mark_line(color=ACCENT, strokeWidth=1.5, point={"size": 22, "color": ACCENT})
+        .encode(
+            x=alt.X("at:T", title="time of the file (UTC)", scale=alt.Scale(type="utc")),
+            y=alt.Y(
+                "share:Q", title="images with a detection", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format=".0%")
+            ),
+            tooltip=[
+                alt.Tooltip("at:T", format="%Y-%m-%d %H:%M"),
+                alt.Tooltip("images:Q", format=","),
+                alt.Tooltip("found:Q", format=","),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
         )
         .properties(width=WIDTH, height=HEIGHT)
     )

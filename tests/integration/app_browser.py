@@ -1,0 +1,82 @@
+"""The app as a process, and a browser that looks at it."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+PATIENCE_MS = 30_000
+
+
+@contextmanager
+def serving(workspace: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """Run `sightline app`; gives the address that it printed, and its process."""
+    command = [sys.executable, "-u", "-m", "sightline", "app", "--workspace", str(workspace), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        found = re.search(r"http://\S+", said)
+        assert found, said + process.stdout.read()
+        yield found[0], process.pid
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            rest, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode in (0, -signal.SIGINT, 130), rest
+    assert "Traceback" not in rest, rest
+    assert "nanobind" not in rest, rest
+
+
+@contextmanager
+def browsing(chromium: str) -> Iterator[Browser]:
+    """A real browser without a screen."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+        )
+        yield browser
+        browser.close()
+
+
+def open_page(browser: Browser, url: str, **options: object) -> Page:
+    """A page of the app in a window of its own; a dialogue that a hostile name opens fails the test."""
+    page = browser.new_context(viewport={"width": 1400, "height": 1000}, **options).new_page()  # type: ignore[arg-type]
+    page.set_default_timeout(PATIENCE_MS)
+    page.on("dialog", lambda dialog: (_ for _ in ()).throw(AssertionError(f"a dialogue opened: {dialog.message}")))
+    page.goto(url)
+    settle(page)
+    return page
+
+
+def settle(page: Page) -> None:
+    """Wait until the app has nothing more to do."""
+    page.wait_for_selector("[data-testid=stMain]")
+    page.wait_for_function(
+        "() => !document.querySelector('[data-testid=stSpinner], [data-testid=stSkeleton]')"
+        " && document.querySelector('[data-testid=stApp]')?.getAttribute('data-test-script-state') === 'notRunning'"
+    )
+    page.wait_for_timeout(300)
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    """Choose an option of a select box."""
+    page.get_by_label(label, exact=True).first.click()
+    page.get_by_role("option", name=option, exact=True).click()
+    settle(page)
+
+
+def figure(page: Page, label: str) -> str:
+    """What a number of the page shows."""
+    metric = page.locator("[data-testid=stMetric]").filter(has=page.get_by_text(label, exact=True))
+    expect(metric).to_have_count(1)
+    return metric.locator("[data-testid=stMetricValue]").inner_text()

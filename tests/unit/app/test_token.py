@@ -1,0 +1,105 @@
+"""Nothing is answered without the token, and no address but loopback without one."""
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.app.server import _checked_token, is_loopback
+from sightline.app.token import COOKIE, TokenCheck
+from sightline.errors import ConfigError
+
+TOKEN = "0123456789abcdef-XYZ"
+Sent = list[MutableMapping[str, Any]]
+
+
+def ask(
+    path: str = "/", query: str = "", *, kind: str = "http", method: str = "GET", **headers: str
+) -> tuple[bool, Sent]:
+    """Whether the app behind was reached, and what was sent."""
+    reached, sent = [], []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    named = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    scope = {"type": kind, "path": path, "query_string": query.encode(), "method": method, "headers": named}
+    asyncio.run(TokenCheck(app, token=TOKEN)(scope, receive, send))
+    return bool(reached), sent
+
+
+@pytest.mark.parametrize("path", ["/", "/detections", "/media/abc.png", "/_stcore/health", "/_stcore/upload_file/1/2"])
+def test_nothing_is_answered_without_it(path: str) -> None:
+    reached, sent = ask(path)
+    assert not reached
+    assert sent[0]["status"] == 401
+    assert TOKEN.encode() not in sent[1]["body"]
+
+
+def test_a_websocket_is_closed() -> None:
+    assert ask("/_stcore/stream", kind="websocket") == (False, [{"type": "websocket.close", "code": 1008}])
+    assert ask("/_stcore/stream", kind="websocket", cookie=f"{COOKIE}={TOKEN}")[0]
+
+
+def test_a_browser_brings_it_once_and_keeps_a_cookie() -> None:
+    reached, sent = ask("/runs", f"token={TOKEN}")
+    headers = dict(sent[0]["headers"])
+    assert (reached, sent[0]["status"], headers[b"location"]) == (False, 303, b"/runs")
+    cookie = headers[b"set-cookie"].decode()
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert ask("/runs", cookie=cookie.split(";")[0])[0]
+
+
+def test_programs_bring_it_in_a_header() -> None:
+    assert ask(authorization=f"Bearer {TOKEN}")[0]
+    assert not ask(authorization=f"Basic {TOKEN}")[0]
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "/\\evil.example", "///evil.example"])
+def test_it_sends_nobody_elsewhere(path: str) -> None:
+    location = dict(ask(path, f"token={TOKEN}")[1][0]["headers"])[b"location"]
+    assert location.startswith(b"/")
+    assert not location.startswith((b"//", b"/\\"))
+
+
+def test_it_is_not_taken_from_the_address_of_an_upload() -> None:
+    assert ask("/_stcore/upload_file/1/2", f"token={TOKEN}", method="PUT")[1][0]["status"] == 401
+
+
+@given(st.text(alphabet=st.characters(codec="latin-1"), max_size=60))
+def test_no_other_token_is_taken(given_token: str) -> None:
+    assert given_token == TOKEN or not ask(cookie=f"{COOKIE}={given_token}")[0]
+    assert given_token == TOKEN or not ask(authorization=f"Bearer {given_token}")[0]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.4", "example.com"])
+def test_another_address_is_refused_without_one(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIGHTLINE_APP_TOKEN", raising=False)
+    assert not is_loopback(address)
+    with pytest.raises(ConfigError, match="--token new"):
+        _checked_token(None, address)
+    assert len(_checked_token("new", address)) >= 32
+    monkeypatch.setenv("SIGHTLINE_APP_TOKEN", TOKEN)
+    assert _checked_token(None, address) == TOKEN
+
+
+@pytest.mark.parametrize("token", ["short", "with spaces in between it", "semi;colon-in-a-cookie"])
+def test_tokens_that_can_be_guessed_or_break_a_header_are_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="a token has"):
+        _checked_token(token, "127.0.0.1")
+
+
+def test_loopback_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIGHTLINE_APP_TOKEN", raising=False)
+    for address in ("127.0.0.1", "::1", "localhost", "127.5.6.7"):
+        assert _checked_token(None, address) == ""
