@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth bench-yolo chaos requirements programs clean
+.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth bench-yolo bench-app chaos requirements programs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ bench-growth: $(DEV_STAMP) ## detection over 1,000 to 100,000 images, a million 
 
 bench-yolo: $(DEV_STAMP) ## YOLOv8n on DeepPCB against Ultralytics' own trainer; results go to docs/benchmarks/yolo.md
 	@$(BIN)/python bench/yolo.py
+
+bench-app: $(DEV_STAMP) programs ## the app over a job of a million images; results go to docs/benchmarks/app.md
+	@$(BIN)/python bench/app.py
 
 chaos: $(DEV_STAMP) ## kill training and detection: workers, drivers, nodes; tear files; docs/benchmarks/chaos*.md
 	@$(BIN)/python bench/chaos.py

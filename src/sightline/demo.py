@@ -193,13 +193,12 @@ def _report(root: Path) -> Path:
 def _ending(root: Path) -> tuple[str, ...]:
     return (
         "",
-        f"The report is {_report(root)}: open it in a browser.",
+        f"The report is {_report(root)}: open it in a browser. `sightline app` shows all of it there.",
         "",
         "Next, on images of your own:",
         "  sightline ingest DIR --to NAME                  # annotated images, in any usual format",
         "  sightline train NAME --register NAME            # then: sightline evaluate, sightline models",
         "  sightline detect NAME FOLDER                    # then: sightline query, sightline report",
-        "  sightline app                                   # look at all of it in a browser",
     )
 
 

@@ -167,8 +167,8 @@ def compare_models(
 
 
 def compare_images(
-    first: str | Path,
-    second: str | Path,
+    first: "str | Path | Predictor",
+    second: "str | Path | Predictor",
     source: str | Path | Sequence[str | Path],
     *,
     where: str | None = None,
@@ -183,7 +183,7 @@ def compare_images(
     """Ask two models about the same images; those on which they disagree most come first. No labels are needed.
 
     Args:
-        first: See `load_model`.
+        first: See `load_model`; or what that has given.
         second: Likewise; its classes may stand in another order, for names are compared.
         source: Images as `detect` takes them: a folder, a pattern, a list, an archive, a dataset, a table, a database.
         where: For datasets, tables and databases: a condition in SQL, such as "split='test'".
@@ -200,6 +200,7 @@ def compare_images(
     """
     from sightline.detection.disagreement import find_disagreements
     from sightline.detection.sources.factory import open_source
+    from sightline.models.predictor import Predictor
 
     settings = (config or Config()).source
     if where is not None:
@@ -207,7 +208,10 @@ def compare_images(
     opened, why = open_source(source, settings, Workspace.find(workspace))
     if on_note:
         on_note(f"source: {why}")
-    one, other = (load_model(ref, workspace=workspace, config=config, on_note=on_note) for ref in (first, second))
+    one, other = (
+        ref if isinstance(ref, Predictor) else load_model(ref, workspace=workspace, config=config, on_note=on_note)
+        for ref in (first, second)
+    )
     if on_note and not set(one.classes) & set(other.classes):
         on_note("the models have no class name in common: whatever either finds is a disagreement")
     return find_disagreements(one, other, opened, limit=limit, threshold=threshold, iou=iou, on_progress=on_progress)

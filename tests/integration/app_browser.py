@@ -66,6 +66,7 @@ def settle(page: Page) -> None:
         " && document.querySelector('[data-testid=stApp]')?.getAttribute('data-test-script-state') === 'notRunning'"
     )
     page.wait_for_timeout(300)
+    page.wait_for_function("() => [...document.images].every(image => image.complete)")
 
 
 def choose(page: Page, label: str, option: str) -> None:

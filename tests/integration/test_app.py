@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -286,11 +287,32 @@ def listening(pid: int) -> set[str]:
     return found
 
 
+def handshake(port: int, host: str) -> str:
+    """The status with which the websocket answers to a page of this name, which may lead to this machine."""
+    lines = [
+        "GET /_stcore/stream HTTP/1.1",
+        f"Host: {host}:{port}",
+        f"Origin: http://{host}:{port}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==",
+        "",
+        "",
+    ]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        return connection.recv(200).decode("latin-1").split()[1]
+
+
 def test_only_loopback_listens(tmp_path: Path) -> None:
     with serving(tmp_path) as (url, pid):
         urllib.request.urlopen(url).close()
         assert url.startswith("http://127.0.0.1:")
         assert listening(pid) == {"0100007F"}
+        port = int(url.rstrip("/").rpartition(":")[2])
+        assert handshake(port, "127.0.0.1") == "101"
+        assert handshake(port, "evil.example") == "403"
 
 
 def test_every_request_is_asked_for_the_token(workspace: Path, browser: Browser) -> None:

@@ -34,8 +34,8 @@ def choose_images(key: str) -> list[Pictured]:
         return kinds[kind](key) if kind else []
 
 
-def choose_dataset(key: str) -> "tuple[str, str] | None":
-    """A dataset and one of its splits."""
+def choose_dataset(key: str) -> tuple[str, str, str] | None:
+    """A dataset, one of its splits, and the hash of its content."""
     names = {info.name: info for info in sightline.list_datasets()}
     if not names:
         st.caption("There is no dataset yet: `sightline ingest DIR --to NAME` makes one.")
@@ -43,7 +43,8 @@ def choose_dataset(key: str) -> "tuple[str, str] | None":
     name = st.selectbox("Dataset", list(names), format_func=one_line, key=f"{key}-dataset")
     splits = list(names[name].splits)
     last = splits.index("test") if "test" in splits else len(splits) - 1
-    return name, st.selectbox("Split", splits, index=last, format_func=one_line, key=f"{key}-split-{name}")
+    split = st.selectbox("Split", splits, index=last, format_func=one_line, key=f"{key}-split-{name}")
+    return name, split, names[name].content_hash
 
 
 def _from_dataset(key: str) -> list[Pictured]:
@@ -111,7 +112,7 @@ def _readable(found: "list[tuple[str, object]]") -> list[Pictured]:
 
 
 @st.cache_resource(max_entries=20, show_spinner=False)
-def _open(name: str, split: str) -> "Dataset":
+def _open(name: str, split: str, content: str) -> "Dataset":
     return sightline.open_dataset(name).select(split)
 
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from sightline.app.shown import workspace
+from sightline.app.shown import telling, workspace
 from sightline.app.views import compare, data, detect, detections, runs
 
 PAGES = (
@@ -18,6 +18,7 @@ st.set_page_config(
 )
 st.html("<style>.stMainBlockContainer {padding: 3.5rem 2rem 2rem}</style>")
 chosen = st.navigation(PAGES, position="top")
-chosen.run()
+with telling():
+    chosen.run()
 st.sidebar.caption("workspace")
 st.sidebar.text(str(workspace().root))

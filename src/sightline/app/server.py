@@ -1,5 +1,6 @@
 """Serving the app: on loopback, or behind a token."""
 
+import errno
 import ipaddress
 import logging
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.app.token import QUERY, TokenCheck
-from sightline.errors import ConfigError, MissingExtraError, StorageError
+from sightline.errors import ConfigError, MissingExtraError
 from sightline.workspace import Workspace
 
 PORT = 8501
@@ -82,6 +83,8 @@ def _settings(address: str, port: int) -> dict[str, Any]:
         "server.headless": True,
         "server.fileWatcherType": "none",
         "server.maxUploadSize": 200,
+        # A page of somebody else's whose name leads to this machine is not let in; behind a token nobody is.
+        "server.allowedHosts": ["localhost", "127.0.0.1", "::1", address] if is_loopback(address) else [],
         "runner.magicEnabled": False,
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "viewer",
@@ -130,8 +133,10 @@ def _free_port(address: str, port: int | None) -> int:
         except socket.gaierror:
             raise ConfigError(f"{address!r} is no address of this machine") from None
         except OSError as error:
-            if error.errno == 99:
+            if error.errno == errno.EADDRNOTAVAIL:
                 raise ConfigError(f"{address!r} is no address of this machine") from None
+            if error.errno == errno.EACCES:
+                raise ConfigError(f"port {candidate} is for administrators only: give one above 1023") from None
             continue
         return candidate
-    raise StorageError(f"port {port or f'{PORT} to {PORT + 49}'} of {address} is taken: give another --port")
+    raise ConfigError(f"port {port or f'{PORT} to {PORT + 49}'} of {address} is taken: give another --port")

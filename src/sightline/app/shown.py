@@ -6,6 +6,7 @@ of a select box), never by Markdown.
 
 import hashlib
 import io
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,11 +108,12 @@ def model_names() -> dict[str, str]:
 
 
 def model(ref: str) -> "Predictor":
-    """A model, loaded once for all visitors."""
+    """A model, loaded once for all visitors; a run that was trained again is another."""
     from sightline.model_api import find_bundle
 
     with telling(), st.spinner("Loading the model"):
-        return _load(ref, find_bundle(ref).hash)
+        # Versions do not change; to ask for the hash of a run reads all of it.
+        return _load(ref, "" if "/" in ref else find_bundle(ref).hash)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -205,8 +207,19 @@ def empty(what: str, command: str) -> None:
     """A page that has nothing to show says how to get something."""
     st.info(f"There is nothing here yet: {what}", icon=":material/info:")
     st.code(command, language="bash")
-    if not sightline.list_datasets() and not sightline.list_detections():
+    if not sightline.list_models():
         offer_demo()
+
+
+_DEMO = threading.Lock()
+
+
+@contextmanager
+def _released(lock: threading.Lock) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def offer_demo() -> None:
@@ -220,7 +233,10 @@ def offer_demo() -> None:
     )
     if not st.button("Run the demo", type="primary", icon=":material/play_arrow:"):
         return
-    with st.status("Running the demo", expanded=True) as status:
+    if not _DEMO.acquire(blocking=False):
+        st.info("Somebody is running it at this moment.", icon=":material/hourglass:")
+        return
+    with _released(_DEMO), st.status("Running the demo: leaving this page ends it", expanded=True) as status:
         lines: list[str] = []
         place = st.empty()
 

@@ -23,27 +23,25 @@ from sightline.workspace import Workspace
 Row = dict[str, Any]
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
+_CONTENT = re.compile(r"@([0-9a-f]{16})( where .*)?$", re.DOTALL)
+"""What stands behind the name of a dataset in that of its source."""
 _MOST_SEARCHED = 200_000
 """Items of a source that are gone through to find some again."""
 
 
 def find_images(workspace: Workspace, job: PastJob, rows: Sequence[Row]) -> dict[str, bytes | SightlineError]:
     """The encoded images of some rows by id, read again from the job's source, or why one cannot be read."""
-    plain = [row for row in rows if _is_file(row["uri"])]
-    found: dict[str, bytes | SightlineError] = {}
-    if plain:
-        found = _read(ListSource([row["uri"] for row in plain]), {row["uri"]: row["image_id"] for row in plain})
-    missing = {row["image_id"] for row in rows} - {id for id, data in found.items() if isinstance(data, bytes)}
-    if not missing:
-        return found
-    try:
-        source = _reopen(workspace, job)
-        items = (item for item in islice(source.items(), _MOST_SEARCHED) if item.image_id in missing)
-        for item in islice(items, len(missing)):
-            found[item.image_id] = _read_one(source, item)
-    except SightlineError as error:
-        found |= {id: found.get(id, error) for id in missing}
-    gone = ImageError("not found", "the source does not have it any more", stage="read")
+    content = _CONTENT.search(job.source)
+    plain = [row for row in rows if content is None and _is_file(row["uri"])]
+    found = _read(ListSource([row["uri"] for row in plain]), plain) if plain else {}
+    others = [row for row in rows if row["image_id"] not in found]
+    if others:
+        try:
+            source = _reopen(workspace, job, others, content[1] if content else None)
+            found |= _read(source, others, key="image_id")
+        except SightlineError as error:
+            found |= {row["image_id"]: error for row in others}
+    gone = ImageError("not found", f"it is not among the first {_MOST_SEARCHED:,} images of the source", stage="read")
     return {row["image_id"]: found.get(row["image_id"], gone) for row in rows}
 
 
@@ -64,7 +62,7 @@ def picture_of(row: Row, data: bytes, labels: Mapping[str, int], *, side: int = 
     drawn: Image.Image = draw_boxes(
         small,
         boxes * np.float32(scale),
-        np.array([labels[box["label"]] for box in row["boxes"]], np.int32),
+        np.array([labels.get(box["label"], 0) for box in row["boxes"]], np.int32),
         classes=_named(labels),
         scores=np.array([box["score"] for box in row["boxes"]], np.float32),
     )
@@ -84,17 +82,31 @@ def _is_file(uri: str) -> bool:
     return "!/" not in uri and (uri.startswith("/") or re.match(r"[a-z0-9]+://", uri) is not None)
 
 
-def _reopen(workspace: Workspace, job: PastJob) -> Source:
-    """The source by its public name; that of a dataset has its content behind it."""
-    name = re.sub(r"@[0-9a-f]{16}( where .*)?$", "", job.source)
-    return open_source(name if "://" in name else Path(name), SourceConfig(), workspace)[0]
+def _reopen(workspace: Workspace, job: PastJob, rows: Sequence[Row], content: str | None) -> Source:
+    """The source by its public name; of a dataset, which has its content behind its name, only some rows."""
+    name = _CONTENT.sub("", job.source)
+    listed = ", ".join("'" + row["image_id"].replace("'", "''") + "'" for row in rows)
+    settings = SourceConfig(where=f"image_id in ({listed})" if content else None)
+    source = open_source(name if "://" in name else Path(name), settings, workspace)[0]
+    if content and f"@{content}" not in source.name:
+        raise ImageError("changed", "the dataset is another one by now", stage="read")
+    return source
 
 
-def _read(source: ListSource, ids: dict[str, str]) -> dict[str, bytes | SightlineError]:
-    return {ids[item.uri]: _read_one(source, item) for item in source.items() if item.uri in ids}
+def _read(source: Source, rows: Sequence[Row], *, key: str = "uri") -> dict[str, bytes | SightlineError]:
+    """Images of some rows, by id; `key` is what rows and items are known by."""
+    wanted = {row[key]: row for row in rows}
+    items = (item for item in islice(source.items(), _MOST_SEARCHED) if getattr(item, key) in wanted)
+    return {
+        row["image_id"]: _read_one(source, item, row)
+        for item in islice(items, len(wanted))
+        for row in (wanted[getattr(item, key)],)
+    }
 
 
-def _read_one(source: Source, item: Item) -> bytes | SightlineError:
+def _read_one(source: Source, item: Item, row: Row) -> bytes | SightlineError:
+    if item.version and row.get("version") and item.version != row["version"]:
+        return ImageError("changed", "the image is another one by now", stage="read")
     try:
         return source.read(item)
     except SightlineError as error:

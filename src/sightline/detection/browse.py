@@ -1,9 +1,8 @@
 """A past job to look around in: figures and images of a selection, asked with DuckDB, never loaded whole."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +27,7 @@ _ORDERS: dict[Order, str] = {
     "most": "chosen desc, image_id",
     "name": "uri, image_id",
 }
+_BIN = f"least(cast(floor(score * {SCORE_BINS}) as int), {SCORE_BINS - 1})"
 _MOMENTS = 60
 _TIME = "try_cast(split_part(version, '-', 2) as bigint) // 1000000"
 """Milliseconds, from what a source noted of a file."""
@@ -70,8 +70,11 @@ class Selection:
             "empty": f"chosen = 0 and status = {sql_text(OK)}",
             "rejected": f"status = {sql_text(REJECTED)}",
         }
-        named = f" and contains(lower(uri), lower({sql_text(self.name)}))" if self.name else ""
-        return kinds[self.kind] + named
+        return kinds[self.kind] + self.named()
+
+    def named(self) -> str:
+        """The condition on a name, in SQL, to be added to others."""
+        return f" and contains(lower(uri), lower({sql_text(self.name)}))" if self.name else ""
 
 
 ALL = Selection()
@@ -93,6 +96,16 @@ class Totals:
     detections: int
 
 
+@dataclass(frozen=True)
+class Figures:
+    """All that is counted of a selection."""
+
+    totals: Totals
+    classes: tuple[ClassFound, ...]
+    scores: tuple[int, ...]
+    moments: tuple[Moment, ...]
+
+
 class JobBrowser:
     """Answers questions about one job; several threads may ask at once."""
 
@@ -100,6 +113,7 @@ class JobBrowser:
         self.workspace, self.job = workspace, job
         place = workspace.detections / job.name / MANIFEST
         self.manifest: Row = read_json(place) if place.is_file() else {}
+        self._times: tuple[int, int] | None = None
         self._kept: duckdb.DuckDBPyConnection | None = None
         self._opening = threading.Lock()
 
@@ -137,21 +151,21 @@ class JobBrowser:
         )
         numbers = self.labels
         return tuple(
-            ClassFound(row["label"], numbers[row["label"]], row["boxes"], row["images"], row["score"]) for row in rows
+            ClassFound(row["label"], numbers.get(row["label"], 0), row["boxes"], row["images"], row["score"])
+            for row in rows
         )
 
-    @cached_property
+    @property
     def labels(self) -> dict[str, int]:
-        """The number of each class, which decides on its colour: the model's, and after them what was found besides."""
-        known = {name: number for number, name in enumerate(self.manifest.get("classes", []))}
-        for row in self.ask("select distinct label from detections order by label"):
-            known.setdefault(row["label"], len(known))
-        return known
+        """The number of each class, which decides on its colour: the model's, or what a first run has found so far."""
+        known = self.manifest.get("classes") or [
+            row["label"] for row in self.ask("select distinct label from detections order by label")
+        ]
+        return {name: number for number, name in enumerate(known)}
 
     def scores(self, selection: Selection = ALL) -> tuple[int, ...]:
         """Boxes by score, in bins of equal width."""
-        place = f"least(cast(floor(score * {SCORE_BINS}) as int), {SCORE_BINS - 1})"
-        rows = self.ask(f"select {place} as bin, count(*) as boxes from ({_boxes(selection)}) group by 1")
+        rows = self.ask(f"select {_BIN} as bin, count(*) as boxes from ({_boxes(selection)}) group by 1")
         counts = {row["bin"]: row["boxes"] for row in rows}
         return tuple(counts.get(place, 0) for place in range(SCORE_BINS))
 
@@ -163,45 +177,83 @@ class JobBrowser:
         )
         return tuple(Reason(row["stage"] or "", row["reason"] or "", row["images"], row["example"]) for row in rows)
 
+    def figures(self, selection: Selection = ALL) -> Figures:
+        """Totals, classes, scores and times in two passes over the rows; images of a class are not counted."""
+        counted = f"label, {_BIN} as bin, count(*) as boxes, sum(score) as score"
+        bins = self.ask(f"select {counted} from ({_boxes(selection)}) group by 1, 2")
+        found: dict[str, tuple[int, float]] = {}
+        for row in bins:
+            boxes, score = found.get(row["label"], (0, 0.0))
+            found[row["label"]] = boxes + row["boxes"], score + row["score"]
+        scores = [0] * SCORE_BINS
+        for row in bins:
+            scores[row["bin"]] += row["boxes"]
+        numbers = self.labels
+        classes = [
+            ClassFound(name, numbers.get(name, 0), boxes, 0, score / boxes) for name, (boxes, score) in found.items()
+        ]
+        totals, moments = self._by_time(selection)
+        return Figures(
+            totals, tuple(sorted(classes, key=lambda one: (-one.detections, one.name))), tuple(scores), moments
+        )
+
     def over_time(self, selection: Selection = ALL) -> tuple[Moment, ...]:
         """Images by the time of their files, in at most 60 steps; nothing where the source does not tell the time."""
-        timed = f"(select {_TIME} as moment, chosen, status from ({_chosen(selection, 'version')}))"
-        (span,) = self.ask(f"select min(moment) as first, max(moment) as last from {timed}")
-        if span["first"] is None or span["first"] == span["last"]:
-            return ()
-        step = max((span["last"] - span["first"]) // _MOMENTS + 1, 1)
-        place, usable = f"(moment - {span['first']}) // {step}", f"status = {sql_text(OK)}"
+        return self._by_time(selection)[1]
+
+    def _by_time(self, selection: Selection) -> tuple[Totals, tuple[Moment, ...]]:
+        """Totals too, for they are the sums; the steps are those of the whole job, whatever is selected."""
+        first, last = self._span()
+        step = max((last - first) // _MOMENTS + 1, 1)
         rows = self.ask(
-            f"select {place} as place, count(*) filter ({usable}) as images, count(*) filter (chosen > 0) as found "
-            f"from {timed} where moment is not null group by 1 order by 1"
+            f"select ({_TIME} - {first}) // {step} as place, count(*) as images, "
+            f"count(*) filter (chosen > 0) as found, count(*) filter (status = {sql_text(REJECTED)}) as rejected, "
+            "coalesce(sum(chosen), 0) as boxes "
+            f"from ({_chosen(selection, 'version')}) group by 1 order by 1"
         )
-        return tuple(Moment(span["first"] + row["place"] * step, row["images"], row["found"]) for row in rows)
+        images, found, rejected, boxes = (
+            sum(int(row[name]) for row in rows) for name in ("images", "found", "rejected", "boxes")
+        )
+        moments = [
+            Moment(first + row["place"] * step, row["images"] - row["rejected"], row["found"])
+            for row in rows
+            if row["place"] is not None
+        ]
+        totals = Totals(images, found, rejected, boxes)
+        return totals, tuple(moments) if first != last else ()
+
+    def _span(self) -> tuple[int, int]:
+        """The times of the first file and the last; asked once of a job that has ended."""
+        if self._times is None or self.job.finished is None:
+            (span,) = self.ask(f"select min({_TIME}) as first, max({_TIME}) as last from images")
+            self._times = span["first"] or 0, span["last"] or 0
+        return self._times
 
     def images(self, selection: Selection = ALL, *, order: Order = "any", start: int = 0, count: int = 12) -> list[Row]:
-        """Some images of a selection with their chosen boxes."""
-        scored = "list_min([box.score for box in picked]) as lowest, list_max([box.score for box in picked]) as highest"
-        columns = "image_id, uri, status, stage, reason, detail, width, height"
+        """Some images of a selection with their chosen boxes, the surest first."""
+        scored = {
+            "unsure": ", list_min([box.score for box in picked]) as lowest",
+            "sure": ", list_max([box.score for box in picked]) as highest",
+        }
+        more = ["filename", *(["picked"] if order in scored else [])]
         ids = self.ask(
-            f"select image_id, {scored}, chosen, uri from ({_chosen(selection, 'picked')}) "
+            f"select image_id, filename{scored.get(order, '')}, chosen, uri from ({_chosen(selection, *more)}) "
             f"order by {_ORDERS[order]} limit {int(count)} offset {int(start)}"
         )
-        found = self.by_id([row["image_id"] for row in ids], selection, columns=columns)
-        return [found[row["image_id"]] for row in ids]
-
-    def by_id(
-        self, ids: Iterable[str], selection: Selection = ALL, *, columns: str = "image_id, uri"
-    ) -> dict[str, Row]:
-        """Images by id, with their chosen boxes."""
-        listed = ", ".join(sql_text(id) for id in sorted(ids)) or "''"
-        rows = self.ask(f"select {columns} from images where image_id in ({listed})")
-        boxes = self.ask(
-            f"select image_id, label, score, {', '.join(SIDES)} from detections "
-            f"where image_id in ({listed}) and {selection.box()} order by score desc"
-        )
-        by_id = {row["image_id"]: {**row, "boxes": []} for row in rows}
-        for box in boxes:
-            by_id[box["image_id"]]["boxes"].append(box)
-        return by_id
+        listed = ", ".join(sql_text(row["image_id"]) for row in ids) or "''"
+        files = ", ".join(sorted({sql_text(row["filename"]) for row in ids if row["filename"]}))
+        table = f"read_parquet([{files}])" if files else "rows"  # A job may have thousands of files.
+        columns = "image_id, uri, version, status, stage, reason, detail, width, height"
+        found = {
+            row["image_id"]: row
+            for row in self.ask(
+                f"select {columns}, [box for box in boxes if {selection.box('box.')}] as boxes from {table} "
+                f"where image_id in ({listed})"
+            )
+        }
+        for row in found.values():
+            row["boxes"].sort(key=lambda box: -box["score"])
+        return [found[row["image_id"]] for row in ids if row["image_id"] in found]
 
     def read(self, rows: Sequence[Row]) -> dict[str, bytes | SightlineError]:
         """The encoded images of some rows by id, read again from the job's source, or why one cannot be read."""
@@ -232,17 +284,19 @@ class JobBrowser:
 
 
 def _boxes(selection: Selection) -> str:
-    """Chosen boxes of the images of a selection."""
-    boxes = f"select * from detections where {selection.box()}"
-    if selection.kind in ("all", "found") and not selection.name:
-        return boxes
-    return f"select b.* from ({boxes}) b semi join ({_chosen(selection)}) i using (image_id)"
+    """Chosen boxes of the images of a selection; of those without any, and of rejected ones, there are none."""
+    within = selection.box() if selection.kind in ("all", "found") else "false"
+    return f"select * from detections where {within}{selection.named()}"
 
 
 def _chosen(selection: Selection, *columns: str) -> str:
     """Images of a selection; `chosen` is how many boxes are looked at, `picked` are those boxes."""
-    picked = "boxes" if selection.every_box else f"[box for box in boxes if {selection.box('box.')}]"
-    counted = "num_detections" if selection.every_box and "picked" not in columns else "len(picked)"
-    inner = f"select *, {picked} as picked from rows" if counted != "num_detections" else "select * from rows"
+    condition = selection.box("box.")
+    if selection.every_box:
+        counted, picked = "num_detections", "boxes"
+    else:
+        counted = f"coalesce(list_sum([cast({condition} as tinyint) for box in boxes]), 0)"
+        picked = f"[box for box in boxes if {condition}]"
+    more = f", {picked} as picked" if "picked" in columns else ""
     kept = ", ".join(["image_id", "uri", "status", *columns])
-    return f"select {kept}, chosen from (select *, {counted} as chosen from ({inner})) where {selection.image()}"
+    return f"select {kept}, chosen from (select *, {counted} as chosen{more} from rows) where {selection.image()}"

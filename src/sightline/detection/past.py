@@ -78,7 +78,7 @@ def query_jobs(jobs: list[PastJob], sql: str, *, limit: int | None = None) -> pa
 
 
 def open_jobs(jobs: list[PastJob]) -> duckdb.DuckDBPyConnection:
-    """A database with the views `images` and `detections` of some jobs, and `rows`, which has boxes in their images.
+    """A database with the views `images` and `detections` of some jobs, and `rows`, with the boxes in their images.
 
     Raises:
         NotFoundError: None of them has rows yet.
@@ -163,17 +163,17 @@ def _detections(job: PastJob) -> str:
 def _rows(job: PastJob) -> str:
     """With the boxes of each image in a list; DuckDB's own files have them in the other table."""
     if not _is_duckdb(job):
-        return f"select {sql_text(job.name)} as job, * from {_files(job)}"
+        return f"select {sql_text(job.name)} as job, * from {_files(job, options=', filename = true')}"
     fields = ", ".join(f"{field.name} := {field.name}" for field in BOX)
     boxes = f"(select image_id, list(struct_pack({fields})) as boxes from {_table(job, 'detections')} group by 1)"
     return (
-        f"select {sql_text(job.name)} as job, i.{', i.'.join(_SCALARS)}, coalesce(b.boxes, []) as boxes "
-        f"from {_table(job, 'images')} i left join {boxes} b using (image_id)"
+        f"select {sql_text(job.name)} as job, i.{', i.'.join(_SCALARS)}, coalesce(b.boxes, []) as boxes, "
+        f"'' as filename from {_table(job, 'images')} i left join {boxes} b using (image_id)"
     )
 
 
-def _files(job: PastJob) -> str:
-    return f"read_parquet({sql_text(str(Path(job.target) / IMAGES_FOLDER / '*.parquet'))})"
+def _files(job: PastJob, *, options: str = "") -> str:
+    return f"read_parquet({sql_text(str(Path(job.target) / IMAGES_FOLDER / '*.parquet'))}{options})"
 
 
 def _table(job: PastJob, name: str) -> str:

@@ -23,7 +23,8 @@ def learning_curve(
         history: One row an evaluation: `epoch` and scores.
     """
     loss = [_loss_panel(epochs, losses)] if losses else []
-    panels = alt.hconcat(*loss, _score_panel(history), spacing=30)
+    scores = [_score_panel(history)] if history else []
+    panels = alt.hconcat(*loss, *scores, spacing=30)
     drawn: alt.HConcatChart = panels.resolve_scale(color="independent")  # Or else the legend stands over the loss.
     return drawn
 

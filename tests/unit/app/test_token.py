@@ -13,6 +13,7 @@ from sightline.app.token import COOKIE, TokenCheck
 from sightline.errors import ConfigError
 
 TOKEN = "0123456789abcdef-XYZ"
+NAME = f"{COOKIE}-8501"
 Sent = list[MutableMapping[str, Any]]
 
 
@@ -33,6 +34,7 @@ def ask(
 
     named = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {"type": kind, "path": path, "query_string": query.encode(), "method": method, "headers": named}
+    scope["server"] = ("127.0.0.1", 8501)
     asyncio.run(TokenCheck(app, token=TOKEN)(scope, receive, send))
     return bool(reached), sent
 
@@ -47,7 +49,7 @@ def test_nothing_is_answered_without_it(path: str) -> None:
 
 def test_a_websocket_is_closed() -> None:
     assert ask("/_stcore/stream", kind="websocket") == (False, [{"type": "websocket.close", "code": 1008}])
-    assert ask("/_stcore/stream", kind="websocket", cookie=f"{COOKIE}={TOKEN}")[0]
+    assert ask("/_stcore/stream", kind="websocket", cookie=f"{NAME}={TOKEN}")[0]
 
 
 def test_a_browser_brings_it_once_and_keeps_a_cookie() -> None:
@@ -60,25 +62,32 @@ def test_a_browser_brings_it_once_and_keeps_a_cookie() -> None:
     assert ask("/runs", cookie=cookie.split(";")[0])[0]
 
 
+@pytest.mark.parametrize("other", ["foo", 'a={"x":1}', "version=1", f"{COOKIE}-8502=another", "=", "a=b=c"])
+def test_cookies_of_other_programs_do_not_matter(other: str) -> None:
+    assert ask("/", cookie=f"{other}; {NAME}={TOKEN}")[0]
+    assert not ask("/", cookie=f"{other}; {COOKIE}-8502={TOKEN}")[0]
+
+
 def test_programs_bring_it_in_a_header() -> None:
     assert ask(authorization=f"Bearer {TOKEN}")[0]
     assert not ask(authorization=f"Basic {TOKEN}")[0]
 
 
-@pytest.mark.parametrize("path", ["//evil.example/x", "/\\evil.example", "///evil.example"])
+@pytest.mark.parametrize("path", ["//evil.example/x", "/\\evil.example", "///evil.example", "/\t/evil.example"])
 def test_it_sends_nobody_elsewhere(path: str) -> None:
     location = dict(ask(path, f"token={TOKEN}")[1][0]["headers"])[b"location"]
     assert location.startswith(b"/")
     assert not location.startswith((b"//", b"/\\"))
+    assert b"\t" not in location
 
 
 def test_it_is_not_taken_from_the_address_of_an_upload() -> None:
     assert ask("/_stcore/upload_file/1/2", f"token={TOKEN}", method="PUT")[1][0]["status"] == 401
 
 
-@given(st.text(alphabet=st.characters(codec="latin-1"), max_size=60))
+@given(st.text(alphabet=st.characters(codec="latin-1", exclude_characters=";"), max_size=60).map(str.strip))
 def test_no_other_token_is_taken(given_token: str) -> None:
-    assert given_token == TOKEN or not ask(cookie=f"{COOKIE}={given_token}")[0]
+    assert given_token == TOKEN or not ask(cookie=f"{NAME}={given_token}")[0]
     assert given_token == TOKEN or not ask(authorization=f"Bearer {given_token}")[0]
 
 

@@ -83,6 +83,12 @@ def test_figures_and_images_are_those_of_the_rows(browser: JobBrowser, selection
     counts = {name: sum(box["label"] == name for box in boxes) for name in CLASSES}
     assert {one.name: one.detections for one in browser.classes(selection)} == {k: n for k, n in counts.items() if n}
     assert sum(browser.scores(selection)) == len(boxes)
+    figures = browser.figures(selection)
+    assert (figures.totals, figures.scores) == (totals, browser.scores(selection))
+    assert {one.name: one.detections for one in figures.classes} == {k: n for k, n in counts.items() if n}
+    assert [one.mean_score for one in figures.classes] == pytest.approx(
+        [one.mean_score for one in browser.classes(selection)]
+    )
     assert sum(moment.found for moment in browser.over_time(selection)) in (0, totals.found)
     shown = browser.images(selection, order="name", count=100)
     assert [row["image_id"] for row in shown] == [row["image_id"] for row in sorted(rows, key=lambda row: row["uri"])]
@@ -165,6 +171,31 @@ def test_new_rows_are_seen(tmp_path: Path, bundle: Bundle) -> None:
     (folder / "1.jpg").write_bytes(jpeg(seed=1))
     sightline.detect(str(bundle.path), folder, "job", **settings)
     assert browser.totals().images == 2
+
+
+def test_images_that_have_changed_are_not_shown_under_old_boxes(tmp_path: Path, bundle: Bundle) -> None:
+    folder, settings = tmp_path / "photos", {"engine": "torch", "threads": 1, "workspace": tmp_path / "ws"}
+    folder.mkdir()
+    (folder / "0.jpg").write_bytes(jpeg(seed=0))
+    sightline.detect(str(bundle.path), folder, "files", **settings)
+    (folder / "0.jpg").write_bytes(jpeg(width=160, seed=1))
+    sightline.synth("shapes", to="shapes", images=4, size=64, seed=1, workspace=tmp_path / "ws")
+    sightline.detect(str(bundle.path), "shapes", "dataset", **settings)
+    browser = sightline.browse("dataset", workspace=tmp_path / "ws")
+    assert all(isinstance(one, bytes) for one in browser.read(browser.images()).values())
+    sightline.synth("shapes", to="shapes", images=4, size=64, seed=2, workspace=tmp_path / "ws", replace=True)
+    for name in ("files", "dataset"):
+        browser = sightline.browse(name, workspace=tmp_path / "ws")
+        assert {str(one) for one in browser.read(browser.images()).values() if "another one by now" in str(one)}
+
+
+def test_a_job_on_its_first_run_has_no_manifest_yet(tmp_path: Path, bundle: Bundle) -> None:
+    sightline.synth("shapes", to="shapes", images=4, size=64, seed=1, workspace=tmp_path)
+    sightline.detect(str(bundle.path), "shapes", "job", engine="torch", threads=1, threshold=0.1, workspace=tmp_path)
+    (tmp_path / "detections" / "job" / "manifest.json").unlink()
+    browser = sightline.browse("job", workspace=tmp_path)
+    assert browser.classes()
+    assert set(browser.labels) <= set(CLASSES)
 
 
 def test_a_source_without_times(tmp_path: Path, bundle: Bundle) -> None:

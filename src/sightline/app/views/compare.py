@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sightline.detection.disagreement import Comparison, Disagreement
     from sightline.detection.item import ImageList
-    from sightline.models.predictor import Detections
+    from sightline.models.predictor import Detections, Predictor
 
 _ON_PAGE = 10
 
@@ -39,11 +39,13 @@ def page() -> None:
     asked = (models[first], models[second], source, where, int(limit))
     if go:
         st.session_state["compare-asked"] = asked
+        _compare.clear()  # The images, or a run, may be others by now.
+        _listed.clear()
     if st.session_state.get("compare-asked") != asked:
         st.info("Choose two models and images on the left, then press Compare.", icon=":material/compare:")
         return
     with shown.telling():
-        compared = _compare(*asked)
+        compared = _compare(*asked, shown.model(asked[0]), shown.model(asked[1]))
         _show(compared, asked, (first, second))
 
 
@@ -58,8 +60,10 @@ def _source(kind: str) -> tuple[str, str | None]:
 
 
 @st.cache_data(max_entries=8, show_spinner="Asking both models")
-def _compare(first: str, second: str, source: str, where: str | None, limit: int) -> "Comparison":
-    return sightline.compare_images(first, second, source, where=where, limit=limit)
+def _compare(
+    first: str, second: str, source: str, where: str | None, limit: int, _one: "Predictor", _other: "Predictor"
+) -> "Comparison":
+    return sightline.compare_images(_one, _other, source, where=where, limit=limit)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -80,7 +84,8 @@ def _show(compared: "Comparison", asked: tuple[str, str, str, str | None, int], 
     listed = _listed(*asked[2:], compared.skipped)
     items = {item.image_id: item for item in listed.items}
     for one in differing[number * _ON_PAGE : (number + 1) * _ON_PAGE]:
-        data = listed.read(items[one.image_id])
+        item = items.get(one.image_id)
+        data = listed.read(item) if item else "it is not there any more"
         st.text(f"{shown.name_text(one.uri)}: {_difference(one)}")
         if not isinstance(data, bytes):
             st.text(one_line(str(data), limit=200))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 def page() -> None:
     """Draw the page."""
+    from sightline.models.predictor import lowest_score
+
     models = shown.model_names()
     if not models:
         shown.empty("train a model first.", "sightline train DATASET --register NAME")
@@ -35,14 +38,17 @@ def page() -> None:
         return
     predictor = shown.model(ref)
     with st.sidebar:
-        chosen = predictor.bundle.info.score_threshold or 0.3
-        lowest = max(round(chosen, 2), shown.LOWEST)
+        info = predictor.bundle.info
+        chosen = shown.LOWEST if info.task == "classification" else lowest_score(info, None)
+        lowest = max(math.floor(chosen * 100) / 100, shown.LOWEST)
         threshold = st.slider("Lowest score", shown.LOWEST, 1.0, lowest, 0.01, key=f"detect-score-{ref}")
         kept = st.multiselect(
             "Classes", predictor.classes, placeholder="All", format_func=one_line, key=f"detect-kept-{ref}"
         )
         has_truth = any(pictured.truth is not None for pictured in pictures)
-        beside = st.toggle("Ground truth beside it", value=has_truth, disabled=not has_truth, key="detect-truth")
+        beside = st.toggle(
+            "Ground truth beside it", value=has_truth, disabled=not has_truth, key=f"detect-truth-{has_truth}"
+        )
     found: list[tuple[Pictured, Detections]] = []
     for pictured in pictures:
         try:
@@ -80,11 +86,11 @@ def _one(predictor: "Predictor", pictured: Pictured, found: "Detections", *, bes
             height=min(38 + 35 * max(len(found), 1), 250),
             on_select="rerun",
             selection_mode="single-row",
-            key="detect-table",
+            key=f"detect-table-{pictured.key}-{len(found)}",  # Or else a tick would stay for another row.
         )
         rows: list[int] = event["selection"]["rows"]
         row = rows[0] if rows and rows[0] < len(found) else None
-        zoom = st.slider("Zoom, around the ticked row or the middle", 1.0, 16.0, 4.0 if rows else 1.0, 0.5)
+        zoom = st.slider("Zoom, around the ticked row or the middle", 1.0, 16.0, 4.0 if row is not None else 1.0, 0.5)
     box = found.boxes[row].tolist() if row is not None else None
     with place:
         columns = st.columns(2) if beside and pictured.truth is not None else [st.container()]

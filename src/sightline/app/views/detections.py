@@ -10,7 +10,7 @@ import streamlit as st
 import sightline
 from sightline.app import shown
 from sightline.app.choosing import browse
-from sightline.detection.browse import Kind, Order, Selection
+from sightline.detection.browse import Figures, Kind, Order, Selection, Totals
 from sightline.report.job_report import pareto_chart, score_chart, time_chart
 from sightline.report.name import one_line
 
@@ -46,10 +46,11 @@ def page() -> None:
     browser = browse(name)
     with shown.telling():
         selection, order = _choose(browser)
-        _figures(browser, selection)
-        _charts(browser, selection)
-        _gallery(browser, selection, order)
-        _export(browser, selection)
+        figures = _count(browser.job.id, browser.job.finished, selection, browser)
+        _figures(figures.totals)
+        _charts(figures)
+        _gallery(browser, selection, order, figures.totals.images)
+        _export(browser, selection, figures.totals)
 
 
 def _choose(browser: "JobBrowser") -> tuple[Selection, Order]:
@@ -68,8 +69,12 @@ def _choose(browser: "JobBrowser") -> tuple[Selection, Order]:
     return Selection(_KINDS[kind or "All"], tuple(labels), lowest, highest, part), _ORDERS[order]
 
 
-def _figures(browser: "JobBrowser", selection: Selection) -> None:
-    totals = browser.totals(selection)
+@st.cache_data(ttl=60, max_entries=200, show_spinner=False)
+def _count(job: str, finished: str | None, selection: Selection, _browser: "JobBrowser") -> Figures:
+    return _browser.figures(selection)
+
+
+def _figures(totals: Totals) -> None:
     usable = totals.images - totals.rejected
     share = f"{totals.found / usable:.1%}" if usable else "-"
     shown.figures(
@@ -82,19 +87,17 @@ def _figures(browser: "JobBrowser", selection: Selection) -> None:
     )
 
 
-def _charts(browser: "JobBrowser", selection: Selection) -> None:
-    classes, moments = browser.classes(selection), browser.over_time(selection)
+def _charts(figures: Figures) -> None:
     drawn: dict[str, alt.Chart | alt.LayerChart] = {}
-    if classes:
-        drawn |= {"Classes": pareto_chart(classes, limit=12), "Scores": score_chart(browser.scores(selection))}
-    if moments:
-        drawn["Over time"] = time_chart(moments)
+    if figures.classes:
+        drawn |= {"Classes": pareto_chart(figures.classes, limit=12), "Scores": score_chart(figures.scores)}
+    if figures.moments:
+        drawn["Over time"] = time_chart(figures.moments)
     if drawn:
         shown.charts(drawn, key="detections")
 
 
-def _gallery(browser: "JobBrowser", selection: Selection, order: Order) -> None:
-    total = browser.totals(selection).images
+def _gallery(browser: "JobBrowser", selection: Selection, order: Order, total: int) -> None:
     if not total:
         st.info("No image is like that.", icon=":material/search_off:")
         return
@@ -116,9 +119,8 @@ def _caption(row: "Row") -> str:
     return f"{shown.last_part(row['uri'])} · {len(row['boxes'])}"
 
 
-def _export(browser: "JobBrowser", selection: Selection) -> None:
-    rows = browser.totals(selection)
-    if max(rows.detections, rows.images) > _MOST_ROWS:
+def _export(browser: "JobBrowser", selection: Selection, totals: Totals) -> None:
+    if max(totals.detections, totals.images) > _MOST_ROWS:
         st.caption("This selection is too large for a download: `sightline query` writes any number of rows.")
         return
     for place, kind in zip(st.columns([1, 1, 3]), ("csv", "parquet"), strict=False):

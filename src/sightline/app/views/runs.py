@@ -99,7 +99,7 @@ def _one(run: "TrackedRun") -> None:
         report = sightline.survey_run(run.name)
         if report.figures:
             shown.figures(report.figures)
-        if report.history:
+        if report.history or report.losses:
             curve = learning_curve(report.epochs, report.losses, report.history)
             st.altair_chart(curve, key=f"runs-curve-{run.run_id}")
         if report.classes:
