@@ -6,10 +6,12 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,19 +224,39 @@ def _run(command: tuple[str, ...], root: Path, say: Say | None) -> None:
 def _child(command: tuple[str, ...], root: Path, *, is_heard: bool) -> Iterator["subprocess.Popen[str]"]:
     """A command while it runs; whoever leaves early ends it."""
     environment = {**os.environ, "SIGHTLINE_HOME": str(root)} | ({"PYTHONUNBUFFERED": "1"} if is_heard else {})
-    with subprocess.Popen(
-        [sys.executable, "-m", "sightline", *command],
-        stdin=subprocess.DEVNULL if is_heard else None,
-        stdout=subprocess.PIPE if is_heard else None,
-        stderr=subprocess.STDOUT if is_heard else None,
-        env=environment,
-        encoding="utf-8",
-        errors="replace",
-    ) as child:
-        try:
-            yield child
-        finally:
-            _end(child)
+    with ExitStack() as stack:
+        with _signals_wait():
+            child = subprocess.Popen(
+                [sys.executable, "-m", "sightline", *command],
+                stdin=subprocess.DEVNULL if is_heard else None,
+                stdout=subprocess.PIPE if is_heard else None,
+                stderr=subprocess.STDOUT if is_heard else None,
+                env=environment,
+                encoding="utf-8",
+                errors="replace",
+            )
+            stack.enter_context(child)
+            stack.callback(_end, child)
+        yield child
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """A signal that comes meanwhile is dealt with afterwards: a child that is being started would be lost to us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in kept:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 def _end(child: "subprocess.Popen[str]") -> None:

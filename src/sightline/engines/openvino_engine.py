@@ -71,14 +71,18 @@ def save_openvino(content: bytes, file: Path) -> None:
     _library().save_model(_core().read_model(content), file, compress_to_fp16=False)
 
 
-@cache
 def _core() -> Any:
+    return _core_of(_library())
+
+
+@cache
+def _core_of(library: Any) -> Any:
     """The one of this process, kept for ever.
 
     Each brings the thread that makes it a stack for signals, and puts the one before it back when it goes. Of two that
     do not go in reverse order, the second puts back what the first has freed: the next signal ends the process.
     """
-    return _library().Core()
+    return library.Core()
 
 
 def _library() -> Any:

@@ -40,7 +40,7 @@ def page() -> None:
     with st.sidebar:
         info = predictor.bundle.info
         chosen = shown.LOWEST if info.task == "classification" else lowest_score(info, None)
-        lowest = max(math.floor(chosen * 100) / 100, shown.LOWEST)
+        lowest = max(math.floor(chosen * 100 + 1e-6) / 100, shown.LOWEST)
         threshold = st.slider("Lowest score", shown.LOWEST, 1.0, lowest, 0.01, key=f"detect-score-{ref}")
         kept = st.multiselect(
             "Classes", predictor.classes, placeholder="All", format_func=one_line, key=f"detect-kept-{ref}"
