@@ -98,10 +98,11 @@ def last_part(name: str) -> str:
 
 
 def model_names() -> dict[str, str]:
-    """What can be loaded: registered versions, newest first, and runs that are not registered; by what is shown."""
+    """What can be loaded, by what is shown: champions, other versions (newest first), runs that are not registered."""
     with telling():
         versions = [version for version in sightline.list_models() if version.bundle]
         runs = [run for run in sightline.list_runs() if run.status == "finished"]
+    versions.sort(key=lambda version: "champion" not in version.aliases)
     known = {version.facts.get("run") for version in versions}
     shown = {version.label: f"{version.name}/{version.version}" for version in versions}
     return shown | {f"run {run.name}": run.name for run in runs if run.name not in known}
