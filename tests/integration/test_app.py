@@ -44,7 +44,7 @@ def save_model(to: Path, classes: tuple[str, ...], *, seed: int, threshold: floa
 
 def few_on(image: bytes, to: Path, *, seed: int) -> Path:
     """One that is sure of some things only in this image."""
-    every = sightline.load_model(save_model(to / "every", BOARDS, seed=seed), engine="torch").predict(
+    every = sightline.load_model(save_model(to / "every", BOARDS, seed=seed), engine="torch", workspace=to).predict(
         image, threshold=0.05
     )
     assert isinstance(every[0], sightline.Detections)
