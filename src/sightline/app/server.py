@@ -8,7 +8,6 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,8 @@ def serve(
         ConfigError: The address is open to others and there is no token, or the port is taken.
     """
     token = _checked_token(token, address)
-    port = _free_port(address, port)
+    listening = _listen(address, port)
+    port = listening.getsockname()[1]
     os.environ["SIGHTLINE_HOME"] = str(workspace.root)
     try:
         import streamlit
@@ -69,7 +69,9 @@ def serve(
                 webbrowser.open(url)
 
     try:
-        Server(uvicorn.Config(app, host=address, port=port, access_log=False, timeout_graceful_shutdown=2)).run()
+        Server(uvicorn.Config(app, host=address, port=port, access_log=False, timeout_graceful_shutdown=2)).run(
+            sockets=[listening]
+        )
     except KeyboardInterrupt:
         pass
     finally:
@@ -123,13 +125,15 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _free_port(address: str, port: int | None) -> int:
+def _listen(address: str, port: int | None) -> socket.socket:
+    """A socket on the port, or on the first that is free: whoever only looks may come second."""
     for candidate in [port] if port else range(PORT, PORT + 50):
         try:
             family = socket.getaddrinfo(address, candidate, type=socket.SOCK_STREAM)[0][0]
-            with closing(socket.socket(family, socket.SOCK_STREAM)) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind((address, candidate))
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((address, candidate))
+            listening.listen()
         except socket.gaierror:
             raise ConfigError(f"{address!r} is no address of this machine") from None
         except OSError as error:
@@ -137,6 +141,7 @@ def _free_port(address: str, port: int | None) -> int:
                 raise ConfigError(f"{address!r} is no address of this machine") from None
             if error.errno == errno.EACCES:
                 raise ConfigError(f"port {candidate} is for administrators only: give one above 1023") from None
+            listening.close()
             continue
-        return candidate
+        return listening
     raise ConfigError(f"port {port or f'{PORT} to {PORT + 49}'} of {address} is taken: give another --port")
