@@ -67,7 +67,7 @@ def train_all(rank: int, workers: int, workspace: str, out: str, port: int, prec
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     alone: AbstractContextManager[Collective] = nullcontext(Alone())
     found = {}
-    with joined(torch.device("cpu")) if workers > 1 else alone as collective:
+    with joined("gloo") if workers > 1 else alone as collective:
         for model in MODELS:
             for batchnorm in BATCHNORM:
                 for precision in precisions:

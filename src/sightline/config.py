@@ -170,15 +170,17 @@ class WorkersConfig(Section):
 
     count: int = Field(1, gt=0)
     """Workers that share every batch."""
-    launcher: Literal["auto", "inline", "torchrun", "ray"] = "auto"
-    """`inline`: one worker in this process. `torchrun`: processes on this machine under torch's elastic launcher.
-    `ray`: Ray Train. `auto`: ray if an address is given, else torchrun for several workers, else inline."""
+    launcher: Literal["auto", "inline", "local", "ray"] = "auto"
+    """`inline`: one worker in this process. `local`: subprocesses on this machine. `ray`: Ray Train. `auto`: ray if
+    there is a cluster (an address, RAY_ADDRESS, a connection), else local for several workers, else inline."""
     address: str | None = None
     """Of a Ray cluster: host:port, `auto` for the one this machine belongs to, `local` to start one here."""
     gpus_per_worker: float | None = Field(None, ge=0)
     """Default: one for each worker where there are GPUs."""
     hang_after_s: float = Field(30.0, gt=0)
-    """A worker that gives no sign of life for so long is ended, and all begin again at the last checkpoint."""
+    """A worker that sends no heartbeat for this long is ended, and all begin again at the last checkpoint. So is one
+    whose main thread stands still in a step for this long and for 20 times its slowest step, or elsewhere for 20 times
+    this long."""
     verify: bool = False
     """Compare the weights of all workers after every epoch, and check that each image was seen once."""
 

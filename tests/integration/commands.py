@@ -48,7 +48,7 @@ class Command:
         if self._cluster:
             return self._cluster.workers()
         return sorted(
-            pid for pid, _, command in processes() if "elastic_worker" in command and str(self.run) in command
+            pid for pid, _, command in processes() if "local_worker" in command and str(self.run) in command
         )
 
     def wait_for(self, reached: Callable[[], object]) -> None:

@@ -1,21 +1,32 @@
-"""A Ray cluster for a while: connected to, or started here and ended again; quietly."""
+"""A Ray cluster for a while: connected to, or started here and ended again; quietly.
+
+A cluster that is started here listens on loopback only, and whoever talks to it must have its token, which lies in a
+file that only this user can read. Ray itself would listen on every interface, and would keep the token in the user's
+home, where its mere presence changes how the user's other clusters are reached.
+"""
 
 import logging
 import os
+import secrets
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from sightline.cluster.address import RAY_ADDRESS, find_cluster
 from sightline.errors import ConfigError
 
 _SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # For a Ray of our own; its default of 15 gives way to everything else on the machine.
 }
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0, Ray takes 127.0.0.1 for the node's address, as it does by default on other systems, and binds to that."""
 
 
 @contextmanager
@@ -23,7 +34,8 @@ def connected(address: str | None, settings: Mapping[str, str] | None = None) ->
     """While this lasts, this process is a driver of a cluster; of the one it is connected to already, if it is.
 
     Args:
-        address: host:port, or `auto` for the one that this machine belongs to; None starts one here.
+        address: host:port, or `auto` for the one that this machine belongs to, or `local` to start one here. None takes
+            the one that RAY_ADDRESS names, else starts one here.
         settings: Environment variables for Ray, here and in its workers.
     """
     os.environ.update({**_SETTINGS, **(settings or {})})
@@ -32,12 +44,65 @@ def connected(address: str | None, settings: Mapping[str, str] | None = None) ->
     if ray.is_initialized():
         yield
         return
-    _connect(address or "local", dict(settings or {}))
-    try:
-        with _quiet():
+    address = address or find_cluster() or "local"
+    with _private_cluster() if address == "local" else _users_cluster():
+        _connect(address, dict(settings or {}))
+        try:
+            with _quiet():
+                yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _users_cluster() -> Iterator[None]:
+    """Reached as the user has set it up."""
+    yield
+
+
+@contextmanager
+def _private_cluster() -> Iterator[None]:
+    """While this lasts, a cluster that this process starts is reached from this machine, with our token, only."""
+    from ray._private import ray_constants
+
+    with tempfile.TemporaryDirectory(prefix="sightline-ray-") as private:
+        token = Path(private) / "token"
+        with open(os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        values = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), _LOOPBACK: "0"}
+        # Ray reads the last one when it is imported, which may have been long ago.
+        before, clustered = (
+            _swap_environment(values, drop=("RAY_AUTH_TOKEN", RAY_ADDRESS)),
+            ray_constants.ENABLE_RAY_CLUSTER,
+        )
+        ray_constants.ENABLE_RAY_CLUSTER = False
+        _read_authentication_again()
+        try:
             yield
-    finally:
-        ray.shutdown()
+        finally:
+            ray_constants.ENABLE_RAY_CLUSTER = clustered
+            _swap_environment(before)
+            _read_authentication_again()
+
+
+def _swap_environment(values: Mapping[str, str | None], drop: tuple[str, ...] = ()) -> dict[str, str | None]:
+    """Set variables, or remove those that are None; returns what they were."""
+    values = {**dict.fromkeys(drop), **values}
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
+def _read_authentication_again() -> None:
+    """Ray keeps mode and token of the first cluster that a process has talked to."""
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _connect(address: str, settings: dict[str, str]) -> None:
@@ -50,7 +115,7 @@ def _connect(address: str, settings: dict[str, str]) -> None:
             logging_level=logging.CRITICAL,
             runtime_env={"env_vars": settings} if settings else None,
         )
-    except ConnectionError as error:
+    except (ConnectionError, ray.exceptions.AuthenticationError) as error:
         raise ConfigError(
             f"no Ray cluster answers at {address!r} ({error}): is it up? Without --address one is started here"
         ) from None

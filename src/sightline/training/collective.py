@@ -4,6 +4,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from sightline.training.wire import send_tree
+
 
 class LostWorkers(Exception):
     """Another worker is gone, or cannot be reached: what this one was doing cannot be ended."""
@@ -31,7 +33,7 @@ class Collective(Protocol):
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Every worker's value, by rank, on every worker."""
+        """Every worker's value, by rank, on every worker: plain data and arrays, see `wire`."""
         ...
 
     def barrier(self) -> None:
@@ -59,3 +61,10 @@ class Alone:
 
     def barrier(self) -> None:
         """Nobody to wait for."""
+
+
+def broadcast_tree(collective: Collective, value: Any) -> Any:
+    """Rank 0's value on every worker, one array after another: no worker holds more than the value itself."""
+    if collective.size == 1:
+        return value
+    return send_tree(value, sends=collective.rank == 0, broadcast=collective.broadcast)

@@ -95,12 +95,14 @@ def score_model(
     loader: LoaderConfig,
     iou: float | None = None,
     collective: Collective | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, float]:
     """The figures that choose the best epoch; `score` is mAP50, mAP at the overlap asked for, or accuracy.
 
     Those of single classes are named `FIGURE/INDEX OF THE CLASS`.
     """
-    found = evaluate(model, dataset, make_metric(model, dataset, iou=iou), loader=loader, collective=collective)
+    metric = make_metric(model, dataset, iou=iou)
+    found = evaluate(model, dataset, metric, loader=loader, collective=collective, progress=progress)
     by_class = _by_class(found)
     if isinstance(found, ClassificationResult):
         return {"score": found.accuracy, "accuracy": found.accuracy, **by_class}

@@ -1,25 +1,26 @@
 """What every worker of a run does, wherever and by whomever it was started."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sightline.config import Config, LoaderConfig
+from sightline.config import Config, LoaderConfig, TrainConfig
 from sightline.data.dataset import Dataset
 from sightline.data.loader import Loader
 from sightline.models.detector import Detector
-from sightline.models.factory import make_model
+from sightline.models.factory import family_of, make_model
 from sightline.models.weights import Weights
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, CheckpointStore
 from sightline.training.collective import Collective
 from sightline.training.evaluate import score_model
+from sightline.training.heartbeat import Activity
 from sightline.training.loop import OnStep, Progress, Trainer
 from sightline.training.placement import threads_of
-from sightline.training.precision import pick_device
+from sightline.training.precision import PrecisionName, pick_device, pick_precision
 from sightline.training.validation import divide
 from sightline.training.verify import Verifier
 
@@ -62,6 +63,7 @@ class Desk:
     best: CheckpointStore = field(default_factory=NoStore)
     tell: Tell = lambda word, content: None
     should_stop: Callable[[], bool] = lambda: False
+    activity: Activity = field(default_factory=Activity)
 
     @classmethod
     def in_directory(cls, directory: Path, tell: Tell, should_stop: Callable[[], bool]) -> "Desk":
@@ -101,17 +103,30 @@ def work(
     Args:
         workers_here: How many workers share this machine's cores.
     """
-    settings = job.config.train
+    settings, device = job.config.train, device or pick_device(job.config.train.device)
     torch.set_num_threads(threads_of(job.config, workers_here))
     model = make_model(settings.model, num_classes=len(job.dataset.classes), size=settings.size)
-    model.load_state_dict(collective.gather(job.weights)[0])
+    if collective.rank == 0 and job.weights is not None:
+        model.load_state_dict(job.weights)
+    for tensor in model.state_dict().values():
+        collective.broadcast(tensor)
     # Convolutions run faster on channels-last tensors, which is how decoded images come.
-    model = model.to(device or pick_device(settings.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    precision = agree_on_precision(settings, device, collective)
+    job = replace(
+        job, config=job.config.model_copy(update={"train": settings.model_copy(update={"precision": precision})})
+    )
     trainer = make_trainer(model, job, collective, desk)
     trainer.resume()
     resumed_at = trainer.progress.step
     desk.tell("ready", (trainer.progress, trainer.seconds))
     return Outcome(trainer.run(), trainer.seconds, resumed_at)
+
+
+def agree_on_precision(settings: TrainConfig, device: torch.device, collective: Collective) -> PrecisionName:
+    """What `auto` means on the workers' own hardware; where they differ, what all of them are quick in."""
+    own = pick_precision(settings.precision, device, depthwise=family_of(settings.model).depthwise)
+    return own if len(set(collective.gather(own))) == 1 else "float32"
 
 
 def make_trainer(model: Detector, job: Job, collective: Collective, desk: Desk) -> Trainer:
@@ -129,12 +144,18 @@ def make_trainer(model: Detector, job: Job, collective: Collective, desk: Desk) 
         checkpoints=desk.checkpoints,
         best=desk.best,
         evaluate=lambda scored: score_model(
-            scored, parts.validation, loader=reading, iou=config.train.iou, collective=collective
+            scored,
+            parts.validation,
+            loader=reading,
+            iou=config.train.iou,
+            collective=collective,
+            progress=lambda _: desk.activity.move(),
         ),
         verifier=Verifier(len(parts.train), partial(tell, "note")) if config.workers.verify else None,
         on_scores=lambda epoch, scores: tell("scores", (epoch, scores)),
         should_stop=desk.should_stop,
         on_checkpoint=lambda: tell("checkpoint", None),
+        activity=desk.activity,
     )
     # A step's message brings the time so far with it, for the driver cannot see it.
     trainer.on_step = lambda *step: tell("step", (*step, trainer.seconds))

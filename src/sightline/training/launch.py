@@ -3,21 +3,23 @@
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from sightline.cluster.address import find_cluster
 from sightline.config import Config, WorkersConfig
 from sightline.errors import ConfigError, MissingExtraError, TrainingError
 from sightline.tracking.machine import Placement
-from sightline.training.collective import Alone, LostWorkers
+from sightline.training.collective import Alone, Collective, LostWorkers, broadcast_tree
 from sightline.training.job import Desk, Job, Outcome, work
 from sightline.training.keeper import Keeper
 from sightline.training.placement import local_placement
 from sightline.training.precision import pick_device
-from sightline.training.process_group import joined
+from sightline.training.process_group import backend_for, joined
 
-LauncherName = Literal["inline", "torchrun", "ray", "joined"]
-"""`joined` means that somebody else, such as a plain `torchrun`, has started this process as one of the workers."""
+LauncherName = Literal["inline", "local", "ray", "joined"]
+"""`joined` means that another launcher, such as a plain `torchrun`, has started this process as one of the workers."""
 
 
 class Launcher(Protocol):
@@ -40,10 +42,10 @@ def open_launcher(config: Config) -> AbstractContextManager[Launcher]:
             return nullcontext(InlineLauncher(config))
         case "joined":
             return nullcontext(JoinedLauncher(config))
-        case "torchrun":
-            from sightline.training.elastic import ElasticLauncher
+        case "local":
+            from sightline.training.local_launcher import LocalLauncher
 
-            return nullcontext(ElasticLauncher(config))
+            return nullcontext(LocalLauncher(config))
         case "ray":
             try:
                 from sightline.training.ray_launcher import on_ray
@@ -60,17 +62,15 @@ def pick_launcher(config: WorkersConfig, environment: Mapping[str, str] = os.env
     """
     if is_joined(environment):
         started = int(environment["WORLD_SIZE"])
-        if config.launcher not in ("auto", "torchrun") or config.count not in (1, started):
+        if config.launcher != "auto" or config.count not in (1, started):
             raise ConfigError(
                 f"this process is one of {started} that torchrun started: leave out --workers and --launcher"
             )
         return "joined"
     if config.launcher == "auto":
-        return "ray" if config.address else "torchrun" if config.count > 1 else "inline"
+        return "ray" if config.address or find_cluster(environment) else "local" if config.count > 1 else "inline"
     if config.launcher == "inline" and config.count > 1:
-        raise ConfigError(
-            f"--launcher inline is one worker in this process; {config.count} workers need torchrun or ray"
-        )
+        raise ConfigError(f"--launcher inline is one worker in this process; {config.count} workers need local or ray")
     if config.address and config.launcher != "ray":
         raise ConfigError(f"--address is that of a Ray cluster; --launcher {config.launcher} does not use one")
     return config.launcher
@@ -98,7 +98,7 @@ class InlineLauncher:
 
 
 class JoinedLauncher:
-    """This process is rank 0 of workers that somebody else started."""
+    """This process is rank 0 of workers that another launcher started."""
 
     def __init__(self, config: Config) -> None:
         self.placement = local_placement(config, workers=int(os.environ["WORLD_SIZE"]), launcher="torchrun")
@@ -109,13 +109,25 @@ class JoinedLauncher:
 
 
 def train_joined(job: Job, desk: Desk) -> Outcome:
-    """Work among processes that somebody else started, as the environment says."""
+    """Work among processes that another launcher started, as the environment says; all as rank 0 has resolved it."""
     device = pick_device(job.config.train.device, index=int(os.environ.get("LOCAL_RANK", "0")))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     try:
-        with joined(device) as collective:
-            outcome = work(job, collective, desk, workers_here=here, device=device)
+        with joined(backend_for(device), activity=desk.activity) as collective:
+            outcome = work(_as_rank_0(job, collective), collective, desk, workers_here=here, device=device)
             collective.barrier()
             return outcome
     except LostWorkers as error:
         raise TrainingError(f"another worker was lost, and torchrun begins again if it may: {error}") from error
+
+
+def _as_rank_0(job: Job, collective: Collective) -> Job:
+    """The job with rank 0's settings: what was left open depends on what a machine has, and must not differ."""
+    own = job.dataset.info.content_hash
+    settings, wanted = broadcast_tree(collective, (job.config.model_dump(mode="json"), own))
+    if any(collective.gather(own != wanted)):
+        raise TrainingError(
+            f"rank {collective.rank} has dataset {job.dataset.info.name!r} with content {own[:12]}, rank 0 has "
+            f"{wanted[:12]}: give all workers the same dataset"
+        )
+    return replace(job, config=Config.model_validate(settings))

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +16,9 @@ from sightline.models.detector import Detector
 from sightline.models.weights import NotFiniteError
 from sightline.training.batchnorm import share_batchnorm
 from sightline.training.checkpoint import Checkpoint, CheckpointStore
-from sightline.training.collective import Alone, Collective
+from sightline.training.collective import Alone, Collective, broadcast_tree
 from sightline.training.ema import MovingAverage
+from sightline.training.heartbeat import Activity
 from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
 from sightline.training.precision import Precision, pick_precision
 from sightline.training.schedule import learning_rate
@@ -70,6 +70,7 @@ class Trainer:
         on_scores: Told the epoch and the scores of every evaluation.
         should_stop: Asked after every step.
         on_checkpoint: Told after every checkpoint.
+        activity: What the loop is doing, for the worker's heartbeat.
     """
 
     model: Detector
@@ -84,6 +85,7 @@ class Trainer:
     should_stop: Callable[[], bool] = lambda: False
     on_checkpoint: Callable[[], None] = lambda: None
     verifier: Verifier | None = None
+    activity: Activity = field(default_factory=Activity)
 
     def __post_init__(self) -> None:
         self.progress = Progress()
@@ -121,9 +123,12 @@ class Trainer:
         if self.verifier:
             self.verifier.begin(progress.epoch, start=progress.position)
         started = time.perf_counter()
+        self.activity.enter("data")
         for batch in batches:
             self.seconds["data"] += time.perf_counter() - started
+            self.activity.enter("step", step=progress.step)
             self._train_step(batch)
+            self.activity.enter("data")
             stop, due = self._agree(self.should_stop(), self._save_is_due())
             if stop or due:
                 self.save()
@@ -183,6 +188,7 @@ class Trainer:
 
     def _score(self) -> None:
         started, progress = time.perf_counter(), self.progress
+        self.activity.enter("evaluation")
         found = self._evaluate_average()
         scores = {name: value for name, value in found.items() if "/" not in name}
         self.seconds["evaluation"] += time.perf_counter() - started
@@ -226,6 +232,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the whole state; rank 0 does, for all have the same."""
         started = time.perf_counter()
+        self.activity.enter("checkpoint")
         seen = self.verifier.seen_by_all(self.collective) if self.verifier else []
         if self.collective.rank == 0:
             self._write(self.checkpoints, seen)
@@ -236,6 +243,7 @@ class Trainer:
 
     def save_best(self) -> None:
         """Keep the best model apart from the checkpoints that come and go."""
+        self.activity.enter("checkpoint")
         if self.collective.rank == 0:
             self._write(self.best)
 
@@ -252,16 +260,20 @@ class Trainer:
     def resume(self) -> None:
         """Go back to the newest whole checkpoint, if there is one; rank 0 finds it and hands it to the others."""
         found = self.checkpoints.load_latest() if self.collective.rank == 0 else None
-        found = self.collective.gather(found)[0]
-        if found is None:
+        state = broadcast_tree(self.collective, found and (found.progress, found.seen))
+        if state is None:
             return
-        self.model.load_state_dict(found.weights)
-        self.precision.load_state_dict(found.optimizer.pop("scaler", {}))
-        self.optimizer.load_state_dict(found.optimizer)
-        if self.ema and found.ema:
-            for name, tensor in found.ema.items():
+        values, seen = state
+        # One part after another: a worker holds no more than one of them besides its own.
+        self.model.load_state_dict(broadcast_tree(self.collective, found and found.weights))
+        average = broadcast_tree(self.collective, found and found.ema)
+        if self.ema and average:
+            for name, tensor in average.items():
                 self.ema.weights[name].copy_(tensor)
-        values: dict[str, Any] = found.progress
+        del average
+        optimizer = broadcast_tree(self.collective, found and found.optimizer)
+        self.precision.load_state_dict(optimizer.pop("scaler", {}))
+        self.optimizer.load_state_dict(optimizer)
         self.progress = Progress(**values)
         if self.verifier:
-            self.verifier.go_on(found.seen)
+            self.verifier.go_on(seen)

@@ -1,8 +1,9 @@
 """Workers on a Ray cluster, by Ray Train.
 
-Ray places the workers, joins them into a process group, and begins again with all of them when one is lost. The run's
-directory stays with the driver: workers reach it through the `Post`, an actor on the driver's machine that writes
-checkpoints there and passes on what rank 0 tells. So no worker needs a disk in common with the driver.
+Ray places the workers and begins again with all of them when one is lost; they join their process group by themselves,
+at an address that only the cluster reaches. The run's directory stays with the driver: workers reach it through the
+`Post`, an actor on the driver's machine that writes checkpoints there and passes on what rank 0 tells. So no worker
+needs a disk in common with the driver.
 """
 
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any
 import ray
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sightline.cluster.connection import connected
@@ -68,10 +69,13 @@ class RayLauncher:
         """Train to the end; where the cluster loses workers again and again, as long as the run gets any further."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor: Any = ray.remote(num_cpus=0, concurrency_groups={FILES: 8})(Post)  # type: ignore[call-overload]
-        post = actor.options(scheduling_strategy=here).remote(str(directory.absolute()), job.dataset.location)
+        post = actor.options(scheduling_strategy=here).remote(
+            str(directory.absolute()), job.dataset.location, self._config.workers.hang_after_s
+        )
         weights = ray.put(job.weights)
         job = replace(job, weights=None, config=self._settled(job.config))
-        given = {"job": job, "weights": [weights], "post": post}
+        backend = backend_for(torch.device("cuda" if self._gpus else "cpu"))
+        given = {"job": job, "weights": [weights], "post": post, "backend": backend}
         try:
             return self._insist(_Driver(post, keeper, self._config.workers), given, keeper)
         finally:
@@ -89,12 +93,12 @@ class RayLauncher:
                     f"workers died {RESTARTS + 1} times without a new checkpoint in between: {driver.why_it_failed}"
                 )
 
-    def _trainer(self, given: dict[str, Any], storage: str) -> TorchTrainer:
+    def _trainer(self, given: dict[str, Any], storage: str) -> DataParallelTrainer:
+        """Workers join by themselves: the process group of Ray's TorchTrainer meets at a port on every interface."""
         failures = FailureConfig(max_failures=RESTARTS)
-        return TorchTrainer(
+        return DataParallelTrainer(
             work_on_ray,
             train_loop_config=given,
-            torch_config=TorchConfig(backend=backend_for(torch.device("cuda" if self._gpus else "cpu"))),
             scaling_config=self._scaling(),
             run_config=RunConfig(storage_path=storage, failure_config=failures),
         )
@@ -159,13 +163,14 @@ class _Driver:
 
     def __init__(self, post: Any, keeper: Keeper, config: WorkersConfig) -> None:
         self._post, self._keeper, self._count = post, keeper, config.count
+        self._hang_after_s = config.hang_after_s
         self._ready = self._stopping = False
         self._heard: dict[int, float] = {}
         self._outcome: Outcome | None = None
         self._error: BaseException | None = None
         self.why_it_failed: BaseException | None = None
 
-    def run(self, trainer: TorchTrainer) -> Outcome | None:
+    def run(self, trainer: DataParallelTrainer) -> Outcome | None:
         """Until Ray Train ends; None if it gave up on its workers."""
         thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True, name="sightline-ray-train")
         thread.start()
@@ -180,7 +185,7 @@ class _Driver:
             raise self._error
         return self._outcome
 
-    def _fit(self, trainer: TorchTrainer) -> None:
+    def _fit(self, trainer: DataParallelTrainer) -> None:
         try:
             trainer.fit()
         except BaseException as error:  # In a thread: whoever waits for the run decides.
@@ -197,7 +202,11 @@ class _Driver:
         match word:
             case "beat":
                 self._heard[rank] = time.monotonic()
-                self._keeper.on_memory(rank, content)
+                self._keeper.on_memory(rank, content.memory)
+                if content.hangs(self._hang_after_s):
+                    self._keeper.note(
+                        f"worker {rank} has not moved on for {content.idle_s:.0f} s ({content.phase}): ended"
+                    )
             case "done":
                 self._outcome = content
             case "stopped":

@@ -1,27 +1,37 @@
 """What runs on a Ray cluster: the workers, and the post through which they reach the driver's machine."""
 
 import os
+import tempfile
 import threading
 import time
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 import ray.train
+import ray.util
+from ray.train.collective import broadcast_from_rank_zero
+from torch._C._distributed_c10d import Store
 
 from sightline.data.served import DirectoryServer, within_reach
 from sightline.errors import SightlineError
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory
 from sightline.training.collective import LostWorkers
+from sightline.training.heartbeat import Activity, Heartbeat
 from sightline.training.job import BEST, CHECKPOINTS, Desk, work
 from sightline.training.loop import Stopped
 from sightline.training.precision import pick_device
-from sightline.training.process_group import ProcessGroup
+from sightline.training.process_group import joined
+from sightline.training.rendezvous import bind_to_address, connect_store, file_store, serve_store
 from sightline.training.timing import peak_memory
 
 BEAT_S = 1.0
+_CONTACT_S = 60.0
+"""A worker that gets no answer from the driver's actor for this long ends."""
+LOST = 75
+Reply = Literal["go on", "stop", "exit"]
 FILES = "files"
 """Calls of the post that wait for a disk, several at once; all others are heard one by one, in their order."""
 
@@ -29,8 +39,8 @@ FILES = "files"
 class Post:
     """Stands between workers anywhere and the driver: keeps the run's directory and passes messages on."""
 
-    def __init__(self, directory: str, dataset: str) -> None:
-        self._files = DirectoryServer(dataset)
+    def __init__(self, directory: str, dataset: str, hang_after_s: float) -> None:
+        self._files, self._hang_after_s = DirectoryServer(dataset), hang_after_s
         self._stores = {
             CHECKPOINTS: CheckpointDirectory(Path(directory) / CHECKPOINTS),
             BEST: CheckpointDirectory(Path(directory) / BEST, keep=1),
@@ -73,10 +83,10 @@ class Post:
             taken, self._messages = self._messages, []
         return taken
 
-    def beat(self, rank: int, memory: dict[str, float]) -> bool:
-        """A worker lives; whether it is to stop."""
-        self.tell(rank, "beat", memory)
-        return self._stop
+    def beat(self, rank: int, heartbeat: Heartbeat) -> Reply:
+        """A worker lives; what it is to do."""
+        self.tell(rank, "beat", heartbeat)
+        return "exit" if heartbeat.hangs(self._hang_after_s) else "stop" if self._stop else "go on"
 
     def ask_to_stop(self) -> None:
         """Let the workers save themselves and end."""
@@ -125,19 +135,22 @@ def work_on_ray(settings: dict[str, Any]) -> None:
     if ray.get(post.is_over.remote()):
         return
     job = replace(job, dataset=within_reach(job.dataset, _Files(post)))
-    stop = threading.Event()
-    threading.Thread(target=_beat, args=(post, rank, stop), daemon=True, name="sightline-beat").start()
-    desk = Desk(should_stop=stop.is_set)
+    stop, desk = threading.Event(), Desk()
+    threading.Thread(
+        target=_beat, args=(post, rank, desk.activity, stop), daemon=True, name="sightline-heartbeat"
+    ).start()
+    desk.should_stop = stop.is_set
     if rank == 0:
         job = replace(job, weights=ray.get(settings["weights"][0]))
-        desk = Desk(
-            _Store(post, CHECKPOINTS), _Store(post, BEST), lambda *told: post.tell.remote(0, *told), stop.is_set
-        )
+        desk.checkpoints, desk.best = _Store(post, CHECKPOINTS), _Store(post, BEST)
+        desk.tell = lambda *told: post.tell.remote(0, *told)
     device = pick_device(job.config.train.device)
     try:
-        collective = ProcessGroup()
-        outcome = work(job, collective, desk, device=device)
-        collective.barrier()
+        store = _meet(context)
+        size = context.get_world_size()
+        with joined(settings["backend"], store, rank=rank, size=size, activity=desk.activity) as collective:
+            outcome = work(job, collective, desk, device=device)
+            collective.barrier()
     except Stopped:
         ray.get(post.tell.remote(rank, "stopped", None))
     except SightlineError as error:
@@ -153,11 +166,32 @@ def work_on_ray(settings: dict[str, Any]) -> None:
             ray.get(post.tell.remote(rank, "done", outcome))
 
 
-def _beat(post: Any, rank: int, stop: threading.Event) -> None:
+def _meet(context: Any) -> Store:
+    """Where the workers of this attempt join: a file on their node if they share one, else a port of rank 0's node."""
+    rank, size = context.get_world_rank(), context.get_world_size()
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    one_node = context.get_local_world_size() == size
+    bind_to_address("127.0.0.1" if one_node else address)
+    served, place = None, None
+    if rank == 0 and one_node:
+        place = (str(Path(tempfile.mkdtemp(prefix="sightline-")) / "store"), 0)
+    elif rank == 0:
+        served = serve_store(address, size)
+        place = (address, served.port)
+    where, port = broadcast_from_rank_zero(place)
+    if served is not None:
+        return served
+    return connect_store(where, port, size) if port else file_store(Path(where), size)
+
+
+def _beat(post: Any, rank: int, activity: Activity, stop: threading.Event) -> None:
     while True:
         try:
-            if ray.get(post.beat.remote(rank, peak_memory())):
-                stop.set()
-        except ray.exceptions.RayActorError:
-            os._exit(1)  # The driver has gone, and with it everybody who could want a result.
+            reply: Reply = ray.get(post.beat.remote(rank, activity.beat(peak_memory())), timeout=_CONTACT_S)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            os._exit(LOST)  # The driver's actor is gone or cannot be reached.
+        if reply == "stop":
+            stop.set()
+        elif reply == "exit":
+            os._exit(LOST)
         time.sleep(BEAT_S)

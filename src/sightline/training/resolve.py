@@ -19,7 +19,6 @@ from sightline.models.licence import licence_note
 from sightline.models.reference import Finder
 from sightline.models.weights import cached_file, fetch_weights, hash_in_name, load_weights
 from sightline.models.yolo_checkpoint import family_in, is_yolo_checkpoint, read_yolo_checkpoint
-from sightline.training.precision import pick_device, pick_precision
 from sightline.workspace import Workspace
 
 _PREFERRED = (
@@ -68,7 +67,6 @@ def resolve_training(
         "optimizer": train.optimizer or recipe.optimizer,
         "weight_decay": recipe.weight_decay if train.weight_decay is None else train.weight_decay,
         "batchnorm": train.batchnorm or recipe.batchnorm,
-        "precision": pick_precision(train.precision, pick_device(train.device), depthwise=family.depthwise),
     }
     resolved = config.model_copy(update={"train": train.model_copy(update=values)})
     owed = licence_note(start.model, family.licence)

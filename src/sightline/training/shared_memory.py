@@ -109,10 +109,16 @@ def _make_file(size: int) -> Path | None:
         return None
     try:
         descriptor, name = tempfile.mkstemp(prefix="sightline-", dir=_DIRECTORY)
-        os.truncate(descriptor, memory_size(size))
-        os.close(descriptor)
     except OSError:
         return None  # Workers talk over sockets then.
+    try:
+        # Not a sparse file: its first use would end in SIGBUS when the file system is full.
+        os.posix_fallocate(descriptor, 0, memory_size(size))
+    except OSError:
+        Path(name).unlink()
+        return None
+    finally:
+        os.close(descriptor)
     return Path(name)
 
 

@@ -1,0 +1,122 @@
+"""A worker on the driver's machine: `python -m sightline.training.local_worker RUN_DIRECTORY RANK MESSAGES LIFELINE`.
+
+Started by `local_launcher`. The last two arguments are descriptors that it inherits: a socket on which it talks to the
+driver (a heartbeat every second, and from rank 0 everything that happens), and a pipe that closes with the driver.
+"""
+
+import os
+import pickle
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.lifeline import exit_with_parent
+
+if TYPE_CHECKING:
+    from sightline.training.job import Job
+
+BEAT_S = 1.0
+LOST = 75
+"""Exit code of a worker that lost its peers; the driver starts all of them again."""
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """What a worker is told when it starts.
+
+    Attributes:
+        store: The file through which the workers of this attempt meet.
+    """
+
+    job: "Job"
+    size: int
+    store: Path
+
+
+class DriverConnection:
+    """The connection to the driver; sends from several threads, one message at a time."""
+
+    def __init__(self, descriptor: int) -> None:
+        from sightline.training.heartbeat import Activity
+
+        self._connection = Connection(descriptor)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.activity = Activity()
+        self.start: WorkerStart = pickle.loads(self._connection.recv_bytes())
+        self.stopping = self._stop.is_set
+        threading.Thread(target=self._beat, daemon=True, name="sightline-heartbeat").start()
+
+    def send(self, kind: str, content: Any = None) -> None:
+        """Send the driver a message."""
+        with self._lock:
+            self._connection.send((kind, content))
+
+    def _beat(self) -> None:
+        from sightline.training.timing import peak_memory
+
+        try:
+            while True:
+                self.send("beat", self.activity.beat(peak_memory()))
+                if self._connection.poll(BEAT_S):
+                    self._connection.recv()  # The driver sends nothing but the request to stop.
+                    self._stop.set()
+        except (OSError, EOFError):
+            os._exit(LOST)  # The driver is gone.
+
+
+def main() -> None:
+    """Train, and report how it ended."""
+    directory, rank, messages, lifeline = Path(sys.argv[1]), *(int(text) for text in sys.argv[2:5])
+    for descriptor in (messages, lifeline):
+        os.set_inheritable(descriptor, False)
+    exit_with_parent(lifeline)
+    # Only now what is slow to import, and all of it before the first heartbeat: imports let no other thread run.
+    import sightline.training.job
+    import sightline.training.process_group  # noqa: F401
+    from sightline.errors import SightlineError
+    from sightline.training.collective import LostWorkers
+    from sightline.training.loop import Stopped
+
+    driver = DriverConnection(messages)
+    try:
+        _work(driver, directory, rank)
+    except LostWorkers as error:
+        traceback.print_exc()
+        driver.send("alone", str(error))
+    except Stopped:
+        driver.send("stopped")
+    except SightlineError as error:
+        driver.send("failed", error)
+    except BaseException:
+        driver.send("crashed", traceback.format_exc())
+    # Threads of the loader and of gloo may still wait for workers that have ended.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _work(driver: DriverConnection, directory: Path, rank: int) -> None:
+    from sightline.training.job import Desk, work
+    from sightline.training.precision import pick_device
+    from sightline.training.process_group import backend_for, joined
+    from sightline.training.rendezvous import file_store
+
+    start = driver.start
+    device = pick_device(start.job.config.train.device, index=rank)
+    keeps = Desk.in_directory(directory, driver.send, driver.stopping)
+    desk = keeps if rank == 0 else Desk(should_stop=driver.stopping)
+    desk.activity = driver.activity
+    store = file_store(start.store, start.size)
+    with joined(backend_for(device), store, rank=rank, size=start.size, activity=desk.activity) as collective:
+        outcome = work(start.job, collective, desk, workers_here=start.size, device=device)
+        collective.barrier()  # No worker leaves while another may still wait for a message.
+    driver.send(*(("done", outcome) if rank == 0 else ("bye", None)))
+
+
+if __name__ == "__main__":
+    main()
