@@ -73,6 +73,7 @@ def detect(
     root, config = Workspace.find(workspace), _settled(config, settings)
     note = on_note or (lambda text: None)
     given = {"on_progress": on_progress, "on_note": on_note, "should_stop": should_stop}
+    config = _in_cluster(config, note)
     with cluster(config.detect) as device:
         prepared = _prepare(model, source, root, config, device, note)
         name, place = _named(to, prepared)
@@ -123,9 +124,10 @@ def estimate_detection(
     from sightline.detection.detect import cluster
     from sightline.detection.estimate import estimate
 
-    root, config = Workspace.find(workspace), _settled(config, settings)
+    note = on_note or (lambda text: None)
+    root, config = Workspace.find(workspace), _in_cluster(_settled(config, settings), note)
     with cluster(config.detect) as device:
-        return estimate(_prepare(model, source, root, config, device, on_note or (lambda text: None)))
+        return estimate(_prepare(model, source, root, config, device, note))
 
 
 def list_detections(*, workspace: str | Path | None = None) -> "list[PastJob]":
@@ -227,6 +229,17 @@ def _named(to: str | Path | None, prepared: "Prepared") -> tuple[str, str]:
     if is_location(str(to)) or str(to).lower().endswith(DUCKDB_SUFFIXES):
         return prepared.job.usual_name, str(to)
     return check_name(str(to)), str(to)
+
+
+def _in_cluster(config: Config, on_note: Callable[[str], None]) -> Config:
+    """The settings with the address of the cluster that this process belongs to, where none was given."""
+    from sightline.cluster.address import find_cluster
+
+    address = None if config.detect.address else find_cluster()
+    if address is None:
+        return config
+    on_note(f"detecting on the Ray cluster of this process ({address})")
+    return config.model_copy(update={"detect": config.detect.model_copy(update={"address": address})})
 
 
 def _settled(config: Config | None, settings: dict[str, Any]) -> Config:

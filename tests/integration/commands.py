@@ -18,7 +18,7 @@ FAULTS = Path(__file__).parent / "faults"
 
 
 class Command:
-    """The real command; `cluster` puts its workers on Ray, else they are processes of torch's launcher."""
+    """The real command; `cluster` puts its workers on Ray, else they are subprocesses of the command."""
 
     def __init__(self, workspace: Path, name: str, *options: str, cluster: RayCluster | None = None) -> None:
         self.run, self._cluster = workspace / "runs" / name, cluster
@@ -47,9 +47,7 @@ class Command:
         """Process ids; by rank, unless they are on Ray."""
         if self._cluster:
             return self._cluster.workers()
-        return sorted(
-            pid for pid, _, command in processes() if "local_worker" in command and str(self.run) in command
-        )
+        return sorted(pid for pid, _, command in processes() if "local_worker" in command and str(self.run) in command)
 
     def wait_for(self, reached: Callable[[], object]) -> None:
         deadline = time.monotonic() + TIMEOUT_S

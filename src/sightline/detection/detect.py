@@ -175,7 +175,7 @@ def _pause(seconds: float, watcher: Watcher) -> None:
 
 @contextmanager
 def cluster(config: DetectConfig) -> Iterator[str]:
-    """Connects to the cluster of an address, if one is given; says what workers compute on."""
+    """Connect to the cluster of the address, if there is one; gives what workers compute on."""
     if config.address is None:
         yield _local_device(config)
         return

@@ -5,6 +5,8 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -145,10 +147,12 @@ def work_on_ray(settings: dict[str, Any]) -> None:
         desk.checkpoints, desk.best = _Store(post, CHECKPOINTS), _Store(post, BEST)
         desk.tell = lambda *told: post.tell.remote(0, *told)
     device = pick_device(job.config.train.device)
+    size = context.get_world_size()
     try:
-        store = _meet(context)
-        size = context.get_world_size()
-        with joined(settings["backend"], store, rank=rank, size=size, activity=desk.activity) as collective:
+        with (
+            _meeting(context) as store,
+            joined(settings["backend"], store, rank=rank, size=size, activity=desk.activity) as collective,
+        ):
             outcome = work(job, collective, desk, device=device)
             collective.barrier()
     except Stopped:
@@ -166,22 +170,17 @@ def work_on_ray(settings: dict[str, Any]) -> None:
             ray.get(post.tell.remote(rank, "done", outcome))
 
 
-def _meet(context: Any) -> Store:
+@contextmanager
+def _meeting(context: Any) -> Iterator[Store]:
     """Where the workers of this attempt join: a file on their node if they share one, else a port of rank 0's node."""
     rank, size = context.get_world_rank(), context.get_world_size()
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     one_node = context.get_local_world_size() == size
     bind_to_address("127.0.0.1" if one_node else address)
-    served, place = None, None
-    if rank == 0 and one_node:
-        place = (str(Path(tempfile.mkdtemp(prefix="sightline-")) / "store"), 0)
-    elif rank == 0:
-        served = serve_store(address, size)
-        place = (address, served.port)
-    where, port = broadcast_from_rank_zero(place)
-    if served is not None:
-        return served
-    return connect_store(where, port, size) if port else file_store(Path(where), size)
+    with tempfile.TemporaryDirectory(prefix="sightline-") as private:
+        served = serve_store(address, size) if rank == 0 and not one_node else None
+        where, port = broadcast_from_rank_zero((address, served.port) if served else (f"{private}/store", 0))
+        yield served or (connect_store(where, port, size) if port else file_store(Path(where), size))
 
 
 def _beat(post: Any, rank: int, activity: Activity, stop: threading.Event) -> None:

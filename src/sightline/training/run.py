@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from sightline.cluster.address import find_cluster
 from sightline.config import Config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError
@@ -93,6 +94,8 @@ def train_run(
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
     with _alone_in(directory), open_launcher(config) as launcher:
+        if config.workers.launcher == "auto" and not config.workers.address and launcher.placement.launcher == "ray":
+            watcher.on_note(f"training on the Ray cluster of this process ({find_cluster()})")
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
         _claim(directory, run_name(dataset, config), fresh=fresh)

@@ -27,13 +27,14 @@ def send_tree(value: Any, *, sends: bool, broadcast: Broadcast) -> Any:
     if not sends:
         return _receive(broadcast)
     structure, arrays = split_tree(value)
-    kinds = [[str(array.dtype).removeprefix("torch."), list(array.shape)] for array in arrays]
+    arrays = [_dense(array.detach().cpu()) for array in arrays]
+    kinds = [[str(array.dtype).removeprefix("torch."), list(array.shape), list(array.stride())] for array in arrays]
     header = torch.frombuffer(bytearray(json.dumps([structure, kinds]).encode()), dtype=torch.uint8)
     broadcast(torch.tensor([len(header)]))
     broadcast(header)
     for array in arrays:
         if array.numel():
-            broadcast(_as_bytes(array.detach().cpu().contiguous()))
+            broadcast(_as_bytes(array))
     return value
 
 
@@ -42,8 +43,8 @@ def _receive(broadcast: Broadcast) -> Any:
     header = broadcast(torch.empty(length, dtype=torch.uint8))
     structure, kinds = json.loads(header.numpy().tobytes())
     arrays = []
-    for dtype, shape in kinds:
-        array = torch.empty(shape, dtype=_dtype(dtype))
+    for dtype, shape, stride in kinds:
+        array = torch.empty_strided(shape, stride, dtype=_dtype(dtype))
         if array.numel():
             broadcast(_as_bytes(array))
         arrays.append(array)
@@ -98,9 +99,18 @@ def join_tree(structure: Any, arrays: list[Tensor]) -> Any:
     raise ValueError(f"a worker sent {kind!r}, which is not known")
 
 
+def _dense(array: Tensor) -> Tensor:
+    """The array itself if it lies in memory without gaps, in whatever order of its dimensions; else a copy that does.
+
+    The order is kept: an optimizer rounds differently where its state does not lie as the parameter does.
+    """
+    lies_dense = torch.empty_like(array, device="meta").stride() == array.stride()
+    return array if lies_dense else array.contiguous()
+
+
 def _as_bytes(array: Tensor) -> Tensor:
-    """The memory of a contiguous array; every backend can send bytes, not every type."""
-    return array.reshape(-1).view(torch.uint8)
+    """The memory of a dense array; every backend can send bytes, not every type."""
+    return array.as_strided((array.numel(),), (1,)).view(torch.uint8)
 
 
 def _dtype(name: str) -> torch.dtype:
