@@ -11,9 +11,9 @@ from together import Together, run_together
 from torch import Tensor, nn
 
 import sightline
-from sightline.config import Config, LoaderConfig, load_config
+from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
-from sightline.data.loader import Batch, Loader
+from sightline.data.loader import Batch, Loader, LoadOptions
 from sightline.data.sampler import share as share_of
 from sightline.errors import ConfigError, TrainingError
 from sightline.models.detector import LossTerm, Target
@@ -189,7 +189,7 @@ def test_a_share_that_is_left_out_is_noticed(workspace: Path) -> None:
 
     def work(collective: Together) -> None:
         trainer_of = partial(train, dataset, config(model="nano", batchnorm="frozen"), collective)
-        trainer_of(loader=SameShare(dataset.select("train"), LoaderConfig(batch=5), transform=Letterbox(SIZE)))
+        trainer_of(loader=SameShare(dataset.select("train"), LoadOptions(5), transform=Letterbox(SIZE)))
 
     with pytest.raises(TrainingError, match=r"epoch 1 saw \d+ of 16 images, \d+ of them more than once"):
         run_together(2, work)
