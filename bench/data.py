@@ -22,7 +22,7 @@ from harness import machine, markdown_table, paired_ratio, take_turns, write_pag
 import sightline
 from sightline.config import LoaderConfig
 from sightline.data.decode import decode
-from sightline.data.loader import Loader
+from sightline.data.loader import Loader, LoadOptions
 
 SMALL, LARGE = 2_000, 20_000
 REPEATS = 5
@@ -162,7 +162,7 @@ def print_reader(name: str) -> None:
         return len(encoded)
 
     def reader(threads: int) -> int:
-        loader = Loader(dataset, LoaderConfig(batch=8, threads=threads))
+        loader = Loader(dataset, LoadOptions(8, LoaderConfig(threads=threads)))
         return sum(len(batch.images) for batch in loader.batches(epoch=0))
 
     rows = []

@@ -251,6 +251,7 @@ def evaluate(
     iou: float | None = None,
     size: int | None = None,
     score_threshold: float | None = None,
+    batch: int = 8,
     engine: str | None = None,
     deeppcb: "DeepPcbOutput | None" = None,
     workspace: str | Path | None = None,
@@ -265,15 +266,17 @@ def evaluate(
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
         score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
+        batch: Images that go through the model at once.
         engine: What runs the model: see `load_model`; default: torch, or `auto` for a model that came as an ONNX file.
         deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
-        config: `loader` says how images are read, `tracking` where models are registered.
+        config: `loader` and `decode` say how images are read, `tracking` where models are registered.
         on_note: Told which model a name was taken for, where it could mean several.
 
     >>> import sightline
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
     """
     from sightline.data.formats.deeppcb_results import DeepPcbResults
+    from sightline.data.loader import LoadOptions
     from sightline.engines.factory import open_engine
     from sightline.models.graph import is_onnx
     from sightline.models.reference import Finder
@@ -301,7 +304,7 @@ def evaluate(
         if results:
             results.add(chosen[position].file_name, found.boxes, found.scores, found.labels)
 
-    loader = (config or Config()).loader
+    loader = LoadOptions.of(config or Config(), batch=batch)
     return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found, runner=runner)
 
 

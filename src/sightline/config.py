@@ -57,10 +57,8 @@ class IngestConfig(Section):
 
 
 class LoaderConfig(Section):
-    """How training reads images."""
+    """How training and evaluation read images; batch sizes are `train.batch` and `evaluate --batch`."""
 
-    batch: int = Field(8, gt=0)
-    """Images in one global batch, over all workers."""
     threads: int = Field(1, ge=0)
     """Threads that decode and augment; 0 decodes in the caller's."""
     processes: int = Field(0, ge=0)

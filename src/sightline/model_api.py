@@ -156,6 +156,7 @@ def compare_models(
     >>> sightline.compare_models("boards/1", "boards/2", dataset="boards").models[0].figures  # doctest: +SKIP
     """
     from sightline.api import open_dataset
+    from sightline.data.loader import LoadOptions
     from sightline.registering.scoring import compare_bundles
 
     if len(refs) < 2:
@@ -163,7 +164,8 @@ def compare_models(
     finder = _finder(workspace, config, on_note)
     bundles = [(str(ref), finder.find(str(ref))) for ref in refs]
     opened = open_dataset(dataset, workspace=workspace)
-    return compare_bundles(bundles, opened, split=split, loader=(config or Config()).loader, progress=progress)
+    loader = LoadOptions.of(config or Config())
+    return compare_bundles(bundles, opened, split=split, loader=loader, progress=progress)
 
 
 def compare_images(
@@ -388,12 +390,13 @@ def export_model(
         output: A new directory; default: one in `exports` of the workspace.
         int8: In 8-bit integers, which is quicker and a little less exact.
         calibrate: The dataset whose images show what numbers the integers have to cover; int8 needs it.
-        config: `loader` says how images are read.
+        config: `loader` and `decode` say how images are read.
 
     >>> import sightline
     >>> sightline.export_model("boards-nano-1a2b3c4d", to="onnx")  # doctest: +SKIP
     """
     from sightline.api import open_dataset
+    from sightline.data.loader import LoadOptions
     from sightline.engines.calibration import calibration_images
     from sightline.engines.exported import refuse_existing, write_export
     from sightline.engines.int8 import quantize_form
@@ -417,7 +420,8 @@ def export_model(
     refuse_existing(directory)  # Before the work, not after it.
     form = export_onnx(loaded)
     if calibrate is not None:
-        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), (config or Config()).loader)
+        options = LoadOptions.of(config or Config())
+        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), options)
         form = quantize_form(form, loaded, images)
     about = {"name": name, "model": info.model, "classes": list(info.classes), "licence": info.licence}
     others: dict[str, bytes] = {}

@@ -1,6 +1,7 @@
 """The values that travel between the parts: annotated images, encoded and decoded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,13 @@ def empty_boxes() -> Boxes:
     return np.zeros((0, 4), np.float32)
 
 
+def box_areas(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """Areas of N x 4 xyxy boxes in square pixels."""
+    left, top, right, bottom = boxes.T.astype(np.float64)
+    areas: NDArray[np.float64] = (right - left) * (bottom - top)
+    return areas
+
+
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """What is known of one image, columns of equal length.
@@ -23,12 +31,15 @@ class Annotation:
         labels: N int32, indices into the dataset's class names.
         ignore: N bool; crowd or difficult: left out of training, scored as COCO does.
         label: The class of the whole image, for classification.
+        areas: N float64, square pixels of the objects where the source knows them, as COCO does of its segments; they
+            decide which objects are small, medium or large. None means the areas of the boxes.
     """
 
     boxes: Boxes
     labels: NDArray[np.int32]
     ignore: NDArray[np.bool_]
     label: int | None = None
+    areas: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if not (self.boxes.shape == (len(self.labels), 4) and len(self.labels) == len(self.ignore)):
@@ -36,6 +47,8 @@ class Annotation:
                 f"columns differ in length: boxes {self.boxes.shape}, labels {self.labels.shape}, "
                 f"ignore {self.ignore.shape}"
             )
+        if self.areas is not None and self.areas.shape != self.labels.shape:
+            raise ValueError(f"areas have shape {self.areas.shape}; expected {self.labels.shape}, one for each box")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -7,7 +7,7 @@ import pytest
 
 import sightline
 from sightline.config import LoaderConfig
-from sightline.data.loader import Loader
+from sightline.data.loader import Loader, LoadOptions
 from sightline.errors import DamagedError, ExistsError, NotFoundError
 from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import make_model
@@ -55,7 +55,7 @@ def test_training_reads_single_images_from_a_bucket(bucket: str, dataset: sightl
     sightline.export_dataset(dataset.location, tmp_path / "files", format="coco")
     sightline.ingest(tmp_path / "files", f"{bucket}/shapes")
     stored = sightline.open_dataset(f"{bucket}/shapes")
-    batches = list(Loader(stored, LoaderConfig(batch=7, threads=2)).batches(epoch=0))
+    batches = list(Loader(stored, LoadOptions(7, LoaderConfig(threads=2))).batches(epoch=0))
     assert sorted(name for batch in batches for name in batch.image_ids) == sorted(sample.image_id for sample in stored)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import sightline
 from families import TESTED
-from sightline.config import LoaderConfig
 from sightline.data.dataset import Dataset
+from sightline.data.loader import LoadOptions
 from sightline.engines.calibration import calibration_images
 from sightline.engines.engine import SCORE_TOLERANCE, Engine
 from sightline.engines.exported import open_exported
@@ -75,7 +75,7 @@ def teach(overfitted: Path) -> Any:
             run = learn(family, overfitted)
             model = open_bundle(overfitted / "runs" / run / "model").load()
             dataset = sightline.open_dataset(dataset_of(family), workspace=overfitted).select("train")
-            images = torch.cat(calibration_images(model, dataset, LoaderConfig()))
+            images = torch.cat(calibration_images(model, dataset, LoadOptions()))
             with torch.inference_mode():
                 taught[family] = Taught(run, model, dataset, images, model.detect(images))
         return taught[family]

@@ -119,7 +119,7 @@ def evaluate(
         float | None,
         typer.Option(min=0, max=1, help="For precision, recall, F1, confusion.", show_default="what validation chose"),
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Images at once.", show_default="8")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images at once.")] = 8,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -149,7 +149,7 @@ def evaluate(
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
 
     session = Session(workspace, json, debug, config, sets)
-    settings = session.config(loader={"batch": batch})
+    settings = session.config()
     output = DeepPcbOutput(write_deeppcb, deeppcb_for, deeppcb_types) if write_deeppcb else None
     with session.progress("evaluating") as progress:
         result = api.evaluate(
@@ -159,6 +159,7 @@ def evaluate(
             iou=iou,
             size=size,
             score_threshold=score_threshold,
+            batch=batch,
             engine=engine,
             deeppcb=output,
             workspace=workspace,

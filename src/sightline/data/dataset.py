@@ -1,8 +1,9 @@
 """A stored dataset, read back: any image by its row, or whole shards in turn, bytes without a copy."""
 
+import hashlib
 import mmap
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,6 +139,23 @@ class Dataset:
         shard = int(self._index.shard[row])
         return self._shards.columns(shard).size(row - int(self._shards.starts[shard]))
 
+    def content_keys(self) -> list[bytes]:
+        """A key of each image of this selection; images of identical bytes, and no others, have the same one.
+
+        The index of a dataset has them. That of format 1 does not: there, images whose size in bytes no other image has
+        are told apart by it, and only the others are read.
+        """
+        rows = np.arange(len(self)) if self._rows is None else self._rows
+        if self._index.content is not None:
+            found: list[bytes] = self._index.content.take(pa.array(rows)).to_pylist()
+            return found
+        lengths = self._index.length[rows].tolist()
+        times = Counter(lengths)
+        return [
+            str(length).encode() if times[length] == 1 else hashlib.sha256(self[position].image).digest()
+            for position, length in enumerate(lengths)
+        ]
+
     def rejects(self) -> pa.Table:
         """What ingest could not use, with reasons: file_name, stage, reason, detail, action."""
         with _damage_named(self._folder, REJECTS), self._folder.open_file(REJECTS) as file:
@@ -174,13 +192,18 @@ class _Index:
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     split: NDArray[np.int16]
+    content: pa.ChunkedArray | None
 
     @classmethod
     def read(cls, folder: "DatasetFolder", info: DatasetInfo) -> "_Index":
         with _damage_named(folder, INDEX):
             source = pa.memory_map(folder.full_path(INDEX)) if folder.is_local else folder.open_file(INDEX)
             table = pa.ipc.open_file(source).read_all()
-            found = cls(*(table.column(name).to_numpy() for name in ("shard", "offset", "length", "split")))
+            shard, offset, length, split = (
+                table.column(name).to_numpy() for name in ("shard", "offset", "length", "split")
+            )
+            content = table.column("content") if "content" in table.column_names else None
+            found = cls(shard, offset, length, split, content)
         expected = np.repeat(np.arange(len(info.shards)), [shard.rows for shard in info.shards])
         if not np.array_equal(found.shard, expected):
             raise DamagedError(f"{folder.location}/{INDEX} is not that of this dataset: ingest it again")
@@ -272,40 +295,43 @@ def _damage_named(folder: "DatasetFolder", file: str) -> Iterator[None]:
 
 
 class _Columns:
-    """The small columns of some rows, as flat arrays."""
+    """The small columns of some rows, as Arrow and numpy arrays: no Python object is kept for a row."""
 
     def __init__(self, table: pa.Table) -> None:
-        table = table.combine_chunks()
-        self._ids = table.column("image_id").to_pylist()
-        self._names = table.column("file_name").to_pylist()
-        self._splits = table.column("split").to_pylist()
-        self._widths = table.column("width").to_pylist()
-        self._heights = table.column("height").to_pylist()
-        self._label = table.column("label").to_pylist()
-        boxes, labels, ignore = (table.column(name).combine_chunks() for name in ("boxes", "labels", "ignore"))
-        self._ends = labels.offsets.to_numpy().tolist()
-        self._boxes: Boxes = boxes.values.flatten().to_numpy().reshape(-1, 4)
-        self._labels = labels.values.to_numpy()
-        self._ignore = ignore.values.to_numpy(zero_copy_only=False)
+        column = {name: table.column(name).combine_chunks() for name in table.column_names}
+        self._ids, self._names, self._label = column["image_id"], column["file_name"], column["label"]
+        self._splits = column["split"].dictionary_encode()
+        self._widths, self._heights = column["width"].to_numpy(), column["height"].to_numpy()
+        self._ends = column["labels"].offsets.to_numpy()
+        self._boxes: Boxes = column["boxes"].values.flatten().to_numpy().reshape(-1, 4)
+        self._labels = column["labels"].values.to_numpy()
+        self._ignore = column["ignore"].values.to_numpy(zero_copy_only=False)
+        self._areas = column.get("areas")  # A dataset of format 1 has none.
 
     def annotation(self, position: int) -> Annotation:
         part = slice(self._ends[position], self._ends[position + 1])
-        return Annotation(self._boxes[part], self._labels[part], self._ignore[part], self._label[position])
+        areas = self._areas[position].values if self._areas is not None else None
+        return Annotation(
+            self._boxes[part],
+            self._labels[part],
+            self._ignore[part],
+            self._label[position].as_py(),
+            None if areas is None else areas.to_numpy(),
+        )
 
     def image_id(self, position: int) -> str:
-        found: str = self._ids[position]
+        found: str = self._ids[position].as_py()
         return found
 
     def size(self, position: int) -> tuple[int, int]:
-        return self._widths[position], self._heights[position]
+        return int(self._widths[position]), int(self._heights[position])
 
     def sample(self, position: int, image: memoryview) -> Sample:
         return Sample(
-            self._ids[position],
-            self._names[position],
+            self.image_id(position),
+            self._names[position].as_py(),
             image,
-            self._widths[position],
-            self._heights[position],
-            self._splits[position],
+            *self.size(position),
+            self._splits[position].as_py(),
             self.annotation(position),
         )

@@ -215,6 +215,7 @@ class _Side:
             pa.array(result.offsets, pa.int64()),
             pa.array(result.lengths, pa.int64()),
             pa.array(splits, pa.int16()),
+            pa.Array.from_buffers(pa.binary(16), result.num_rows, [None, pa.py_buffer(result.contents)]),
         ]
         self._index.write_batch(pa.record_batch(columns, schema=INDEX_ROWS))
 

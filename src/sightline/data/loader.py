@@ -8,13 +8,13 @@ batches of a single one.
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
 import numpy as np
 
-from sightline.config import AugmentConfig, LoaderConfig
+from sightline.config import AugmentConfig, Config, LoaderConfig
 from sightline.data.augment import augment, keyed_generator
 from sightline.data.decode import MAX_PIXELS, decode
 from sightline.data.geometry import Pixels
@@ -118,37 +118,55 @@ class Preparer:
         return self._decode(sample), sample.annotation
 
 
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How images are read.
+
+    Attributes:
+        batch: Images in one global batch, over all workers.
+        config: Threads or processes that decode, and how far they work ahead.
+        max_pixels: Images with more pixels are refused.
+    """
+
+    batch: int = 8
+    config: LoaderConfig = field(default_factory=LoaderConfig)
+    max_pixels: int = MAX_PIXELS
+
+    @classmethod
+    def of(cls, config: Config, *, batch: int = 8) -> "LoadOptions":
+        """What the sections `loader` and `decode` ask for."""
+        return cls(batch, config.loader, config.decode.max_pixels)
+
+
 @dataclass(frozen=True)
 class Loader:
     """Loads a dataset in batches.
 
     Attributes:
         source: The dataset.
-        config: Batch size, and who does the work.
+        options: Batch size, who does the work, and which images are too large.
         seed: Of order and augmentation; any integer.
         shuffle: Whether each epoch has its own order.
         augment: Random changes to the images; None for none.
         transform: Runs last on each image and its annotation; picklable if there are processes.
-        max_pixels: Images with more pixels are refused.
 
     Example:
-        >>> loader = Loader(dataset, LoaderConfig(batch=16, threads=2), seed=0)  # doctest: +SKIP
+        >>> loader = Loader(dataset, LoadOptions(16, LoaderConfig(threads=2)), seed=0)  # doctest: +SKIP
         >>> for batch in loader.batches(epoch=0, rank=0, world_size=2):  # doctest: +SKIP
         ...     loss = model(batch.images, batch.annotations)
     """
 
     source: SampleSource
-    config: LoaderConfig
+    options: LoadOptions
     seed: int = 0
     shuffle: bool = True
     augment: AugmentConfig | None = None
     transform: Transform | None = None
-    max_pixels: int = MAX_PIXELS
 
     @property
     def sampler(self) -> Sampler:
         """Which image comes at which step."""
-        return Sampler(len(self.source), self.config.batch, self.seed, self.shuffle)
+        return Sampler(len(self.source), self.options.batch, self.seed, self.shuffle)
 
     def batches(
         self, epoch: int, *, rank: int = 0, world_size: int = 1, start: int = 0
@@ -163,13 +181,14 @@ class Loader:
         keep_freed_memory()
         shares = self.sampler.shares(epoch, rank=rank, world_size=world_size, start=start)
         active = self.augment if self.augment is not None and self.augment.active else None
-        prepare = Preparer(self.source, self.seed, active, self.transform, self.max_pixels)
-        if self.config.processes:
+        prepare = Preparer(self.source, self.seed, active, self.transform, self.options.max_pixels)
+        config = self.options.config
+        if config.processes:
             from sightline.data.worker import process_batches  # torch is slow to import, and only needed here.
 
-            yield from process_batches(prepare, shares, self.config)
-        elif self.config.threads:
-            yield from _thread_batches(prepare, shares, self.config)
+            yield from process_batches(prepare, shares, config)
+        elif config.threads:
+            yield from _thread_batches(prepare, shares, config)
         else:
             yield from map(prepare, shares)
 

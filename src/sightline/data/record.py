@@ -49,6 +49,7 @@ class RawBox:
 
     Attributes:
         where: Where it stands, for messages: "line 3", "object 2", "annotation 17".
+        area: Square pixels of the object, if the source says so.
     """
 
     x0: float
@@ -58,6 +59,7 @@ class RawBox:
     label: int
     ignore: bool = False
     where: str = ""
+    area: float | None = None
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """The stored form of a dataset: columns of its shards, its index and rejects, and `dataset.json`."""
 
+import json
 from typing import Literal
 
 import pyarrow as pa
@@ -8,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from sightline.data.storage import Folder
 from sightline.errors import DamagedError, NotFoundError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: `areas` of boxes, and `content` in the index. Datasets of format 1, which have neither, are read too."""
 MANIFEST = "dataset.json"
 INDEX = "index.arrow"
 REJECTS = "rejects.parquet"
@@ -25,9 +27,10 @@ ROWS = pa.schema(
         pa.field("labels", pa.list_(pa.int32()), nullable=False),
         pa.field("ignore", pa.list_(pa.bool_()), nullable=False),
         pa.field("label", pa.int32()),
+        pa.field("areas", pa.list_(pa.float64())),
     ]
 )
-"""One row is one image."""
+"""One row is one image. `areas` is null where the source gives no areas of its own."""
 
 INDEX_ROWS = pa.schema(
     [
@@ -35,9 +38,11 @@ INDEX_ROWS = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
         pa.field("split", pa.int16(), nullable=False),
+        pa.field("content", pa.binary(16), nullable=False),
     ]
 )
-"""Where the encoded bytes of each image lie within its shard, in row order; `split` indexes the manifest's splits."""
+"""Where the encoded bytes of each image lie within its shard, in row order; `split` indexes the manifest's splits, and
+`content` is the beginning of their SHA-256."""
 
 REJECT_ROWS = pa.schema([(name, pa.string()) for name in ("file_name", "stage", "reason", "detail", "action")])
 
@@ -105,12 +110,12 @@ def read_manifest(folder: Folder) -> DatasetInfo:
         )
     text = folder.read(MANIFEST)
     try:
-        info = DatasetInfo.model_validate_json(text)
-    except ValueError as error:
+        version = json.loads(text)["format_version"]
+        if version not in range(1, FORMAT_VERSION + 1):  # First: other fields of a newer format may differ, too.
+            raise DamagedError(
+                f"dataset {folder.location!r} has format version {str(version)[:20]}, this Sightline reads 1 to "
+                f"{FORMAT_VERSION}: install the version of Sightline that wrote it, or ingest the source again"
+            )
+        return DatasetInfo.model_validate_json(text)
+    except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{folder.location}/{MANIFEST} cannot be read: {error}") from None
-    if info.format_version != FORMAT_VERSION:
-        raise DamagedError(
-            f"dataset {info.name!r} has format version {info.format_version}, this Sightline reads {FORMAT_VERSION}: "
-            "ingest it again, or install the version that made it"
-        )
-    return info

@@ -47,6 +47,7 @@ class ShardResult:
 
     Attributes:
         digests: 32 bytes a row, over the image's bytes and all that is known of it.
+        contents: 16 bytes a row, the beginning of the SHA-256 of the image's bytes.
         offsets: Where each image's bytes begin within the file.
         boxes_per_class: By split; for classification, the images themselves.
     """
@@ -55,6 +56,7 @@ class ShardResult:
     bytes: int = 0
     image_bytes: int = 0
     digests: bytearray = field(default_factory=bytearray)
+    contents: bytearray = field(default_factory=bytearray)
     offsets: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
@@ -210,6 +212,7 @@ def _table(group: list[_Row]) -> pa.Table:
         pa.ListArray.from_arrays(ends, np.concatenate([row.annotation.labels for row in group])),
         pa.ListArray.from_arrays(ends, np.concatenate([row.annotation.ignore for row in group])),
         pa.array([row.annotation.label for row in group], pa.int32()),
+        pa.array([row.annotation.areas for row in group], pa.list_(pa.float64())),
     ]
     return pa.Table.from_arrays(columns, schema=ROWS)
 
@@ -220,6 +223,7 @@ def _note(group: list[_Row], result: ShardResult) -> None:
         result.image_bytes += len(row.loaded.image)
         result.splits.append(row.split)
         result.digests += _digest(row)
+        result.contents += row.content[:16]
         label = row.annotation.label
         labels = row.annotation.labels.tolist() if label is None else [label]
         result.boxes_per_class[row.split].update(labels)
@@ -229,7 +233,8 @@ def _note(group: list[_Row], result: ShardResult) -> None:
 def _digest(row: _Row) -> bytes:
     known = (row.image_id, row.header.width, row.header.height, row.split, row.annotation.label)
     digest = hashlib.sha256(repr(known).encode())
-    for part in (row.annotation.boxes, row.annotation.labels, row.annotation.ignore):
+    areas = [] if row.annotation.areas is None else [row.annotation.areas]
+    for part in (row.annotation.boxes, row.annotation.labels, row.annotation.ignore, *areas):
         digest.update(struct.pack("<Q", part.nbytes))
         digest.update(part.tobytes())
     digest.update(row.content)
@@ -243,6 +248,7 @@ def _writer_options() -> dict[str, Any]:
         "boxes": "boxes.list.element.list.element",
         "labels": "labels.list.element",
         "ignore": "ignore.list.element",
+        "areas": "areas.list.element",
     }
     paths = [nested.get(name, name) for name in small]
     return {

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sightline.data.decode import ImageHeader
 from sightline.data.record import Loaded, RawBox, Reject
@@ -38,7 +39,15 @@ def _annotation(kept: list[tuple[RawBox, Quad]], label: int | None) -> Annotatio
         labels=np.array([raw.label for raw, _ in kept], np.int32),
         ignore=np.array([raw.ignore for raw, _ in kept], np.bool_),
         label=label,
+        areas=_areas(kept),
     )
+
+
+def _areas(kept: list[tuple[RawBox, Quad]]) -> NDArray[np.float64] | None:
+    """The source's areas, those of the boxes filling the gaps; None where the source gives none."""
+    if all(raw.area is None for raw, _ in kept):
+        return None
+    return np.array([(x1 - x0) * (y1 - y0) if raw.area is None else raw.area for raw, (x0, y0, x1, y1) in kept])
 
 
 def _judge(box: Quad, width: int, height: int) -> tuple[Quad | None, str]:

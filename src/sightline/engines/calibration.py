@@ -4,22 +4,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.config import LoaderConfig
 from sightline.data.dataset import Dataset
-from sightline.data.loader import Loader
+from sightline.data.loader import Loader, LoadOptions
 from sightline.models.detector import Detector
 
 _IMAGES = 64
 
 
 def calibration_images(
-    model: Detector, dataset: Dataset, config: LoaderConfig, *, count: int = _IMAGES
+    model: Detector, dataset: Dataset, options: LoadOptions, *, count: int = _IMAGES
 ) -> list[Tensor]:
     """Images spread evenly over the training split, or over everything without one; 1 x 3 x H x W uint8 each."""
     if "train" in dataset.info.splits:
         dataset = dataset.select("train")
     chosen = np.unique(np.linspace(0, len(dataset) - 1, num=min(count, len(dataset))).astype(int)).tolist()
-    loader = Loader(dataset.take(chosen), config, shuffle=False, transform=model.preprocess())
+    loader = Loader(dataset.take(chosen), options, shuffle=False, transform=model.preprocess())
     return [
         torch.from_numpy(np.stack([image])).permute(0, 3, 1, 2)
         for batch in loader.batches(epoch=0, rank=0, world_size=1)

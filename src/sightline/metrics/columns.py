@@ -12,13 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sightline.metrics.ragged import ranges
+from sightline.structures import box_areas
 
 State = dict[str, NDArray[Any]]
 """Plain arrays by name: what one worker sends to another."""
 
 
 class GroundTruth(Protocol):
-    """What is in one image; `sightline.structures.Annotation` is one."""
+    """What is in one image; `sightline.structures.Annotation` is one.
+
+    It may have `areas`, COCO's `area` of each box; without, or where that is None, they are the areas of the boxes.
+    """
 
     @property
     def boxes(self) -> ArrayLike:
@@ -75,6 +79,7 @@ class Columns:
         true_boxes: G x 4 float32 or float64, xyxy.
         true_labels: G int32.
         ignore: G bool.
+        true_areas: G float64, by which true boxes are small, medium or large.
         boxes: N x 4 float32 or float64, xyxy.
         scores: N float32 or float64.
         labels: N int32.
@@ -86,6 +91,7 @@ class Columns:
     true_boxes: NDArray[Any]
     true_labels: NDArray[np.int32]
     ignore: NDArray[np.bool_]
+    true_areas: NDArray[np.float64]
     boxes: NDArray[Any]
     scores: NDArray[Any]
     labels: NDArray[np.int32]
@@ -111,13 +117,17 @@ def image_columns(image_key: int, true: GroundTruth, found: Found, *, num_classe
     """
     true_labels = _labels(true.labels, num_classes, image_key)
     labels = _labels(found.labels, num_classes, image_key)
+    true_boxes = _floats(true.boxes, (len(true_labels), 4), image_key)
+    given = getattr(true, "areas", None)
+    areas = box_areas(true_boxes) if given is None else np.asarray(given).astype(np.float64)
     return Columns(
         keys=np.array([image_key], np.int64),
         num_true=np.array([len(true_labels)], np.int64),
         num_found=np.array([len(labels)], np.int64),
-        true_boxes=_floats(true.boxes, (len(true_labels), 4), image_key),
+        true_boxes=true_boxes,
         true_labels=true_labels,
         ignore=_shaped(np.asarray(true.ignore).astype(np.bool_), (len(true_labels),), image_key),
+        true_areas=_shaped(areas, (len(true_labels),), image_key),
         boxes=_floats(found.boxes, (len(labels), 4), image_key),
         scores=_floats(found.scores, (len(labels),), image_key),
         labels=labels,
@@ -127,7 +137,8 @@ def image_columns(image_key: int, true: GroundTruth, found: Found, *, num_classe
 def no_columns() -> Columns:
     """The columns of a worker that saw no image."""
     none, counts, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int32)
-    return Columns(counts, counts, counts, none, labels, np.zeros(0, np.bool_), none, none[:, 0], labels)
+    areas, flags = np.zeros(0, np.float64), np.zeros(0, np.bool_)
+    return Columns(counts, counts, counts, none, labels, flags, areas, none, none[:, 0], labels)
 
 
 def join(parts: Iterable[Columns]) -> Columns:
@@ -162,6 +173,7 @@ def _rearrange(columns: Columns, order: NDArray[np.int64]) -> Columns:
         true_boxes=columns.true_boxes[true],
         true_labels=columns.true_labels[true],
         ignore=columns.ignore[true],
+        true_areas=columns.true_areas[true],
         boxes=columns.boxes[found],
         scores=columns.scores[found],
         labels=columns.labels[found],

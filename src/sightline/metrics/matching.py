@@ -106,7 +106,8 @@ def _true_boxes(columns: Columns, num_classes: int) -> TrueBoxes:
     image = columns.true_images()
     order = np.argsort(image * num_classes + columns.true_labels, kind="stable")
     extent, crowd = Extent.of(columns.true_boxes[order]), columns.ignore[order]
-    return TrueBoxes(image[order], columns.true_labels[order], extent, crowd, _inside(extent.area) & ~crowd)
+    counts = _inside(columns.true_areas[order]) & ~crowd
+    return TrueBoxes(image[order], columns.true_labels[order], extent, crowd, counts)
 
 
 def _found_boxes(columns: Columns, num_classes: int) -> FoundBoxes:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from sightline.config import LoaderConfig
 from sightline.data.dataset import Dataset
+from sightline.data.loader import LoadOptions
 from sightline.errors import ConfigError
 from sightline.metrics.classification import ClassificationResult
 from sightline.metrics.result import DetectionResult
@@ -62,7 +62,7 @@ def compare_bundles(
     dataset: Dataset,
     *,
     split: str,
-    loader: LoaderConfig,
+    loader: LoadOptions,
     progress: Callable[[int], None] | None = None,
 ) -> ModelComparison:
     """Score some models on the same images.
@@ -81,7 +81,7 @@ def compare_bundles(
 
 
 def score_bundle(
-    label: str, bundle: Bundle, images: Dataset, *, loader: LoaderConfig, progress: Callable[[int], None] | None = None
+    label: str, bundle: Bundle, images: Dataset, *, loader: LoadOptions, progress: Callable[[int], None] | None = None
 ) -> Scored:
     """Score one model; F1 at the threshold that its validation chose."""
     model = bundle.load().to(pick_device("auto"))

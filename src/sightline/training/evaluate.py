@@ -7,9 +7,8 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
-from sightline.config import LoaderConfig
 from sightline.data.dataset import Dataset
-from sightline.data.loader import Batch, Loader
+from sightline.data.loader import Batch, Loader, LoadOptions
 from sightline.errors import ConfigError
 from sightline.metrics.classification import ClassificationMetric, ClassificationResult, ClassRates
 from sightline.metrics.columns import Detections
@@ -57,7 +56,7 @@ def evaluate(
     dataset: Dataset,
     metric: DetectionMetric | ClassificationMetric,
     *,
-    loader: LoaderConfig,
+    loader: LoadOptions,
     collective: Collective | None = None,
     progress: Progress | None = None,
     on_found: OnFound | None = None,
@@ -92,7 +91,7 @@ def score_model(
     model: Detector,
     dataset: Dataset,
     *,
-    loader: LoaderConfig,
+    loader: LoadOptions,
     iou: float | None = None,
     collective: Collective | None = None,
     progress: Progress | None = None,
@@ -126,10 +125,10 @@ def _by_class(found: DetectionResult | ClassificationResult) -> dict[str, float]
 
 
 def _found(
-    model: Detector, dataset: Dataset, config: LoaderConfig, collective: Collective, runner: Runner
+    model: Detector, dataset: Dataset, options: LoadOptions, collective: Collective, runner: Runner
 ) -> Iterator[tuple[Batch, list[Found]]]:
     parameter = next(model.parameters())
-    loader = Loader(dataset, config, shuffle=False, transform=model.preprocess())
+    loader = Loader(dataset, options, shuffle=False, transform=model.preprocess())
     model.eval()
     for batch in loader.batches(epoch=0, rank=collective.rank, world_size=collective.size):
         with torch.inference_mode():

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from sightline.config import Config, LoaderConfig, TrainConfig
+from sightline.config import Config, TrainConfig
 from sightline.data.dataset import Dataset
-from sightline.data.loader import Loader
+from sightline.data.loader import Loader, LoadOptions
 from sightline.models.detector import Detector
 from sightline.models.factory import family_of, make_model
 from sightline.models.weights import Weights
@@ -133,7 +133,7 @@ def make_trainer(model: Detector, job: Job, collective: Collective, desk: Desk) 
     """The loop around a model, with the reading and scoring of this worker's share."""
     config, tell = job.config, desk.tell
     parts = divide(job.dataset, config.train)
-    reading = LoaderConfig(batch=config.train.batch, threads=1, prefetch=config.loader.prefetch)
+    reading = LoadOptions.of(config, batch=config.train.batch)
     trainer = Trainer(
         model=model,
         loader=Loader(

@@ -158,7 +158,7 @@ class Trainer:
         self._refuse_not_finite(losses, norm)
         self.precision.step(self.optimizer)
         progress.step += 1
-        images = min(self.loader.config.batch, len(self.loader.source) - progress.position)
+        images = min(self.loader.options.batch, len(self.loader.source) - progress.position)
         progress.position += images
         if self.verifier:
             self.verifier.saw(batch)

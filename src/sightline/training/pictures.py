@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from sightline.data.dataset import Dataset
-from sightline.data.decode import decode
+from sightline.data.decode import MAX_PIXELS, decode
 from sightline.errors import ImageError
 from sightline.models.bundle import CARD, Bundle, save_bundle
 from sightline.models.classifier import Classifier
@@ -21,14 +21,16 @@ from sightline.training.evaluate import in_original
 COUNT = 6
 
 
-def draw_predictions(model: Detector, dataset: Dataset, to: Path, *, score_threshold: float | None) -> None:
+def draw_predictions(
+    model: Detector, dataset: Dataset, to: Path, *, score_threshold: float | None, max_pixels: int = MAX_PIXELS
+) -> None:
     """Write a few images with what a model finds in them."""
     model.eval()
     threshold = score_threshold or DEFAULT_THRESHOLD
     to.mkdir(exist_ok=True)
     for number, position in enumerate(_choose(dataset)):
         try:
-            pixels = decode(dataset[position].image)
+            pixels = decode(dataset[position].image, max_pixels=max_pixels)
         except ImageError:
             continue  # It was counted as rejected where it was met; here another picture would do as well.
         found = _predict(model, dataset, position, pixels, threshold)

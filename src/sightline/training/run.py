@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -111,9 +112,14 @@ def train_run(
                 outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
                 keeper.conclude(outcome)
             info = _take_best(model, dataset, config, directory)
-            record.conclude(
-                lambda to: draw_predictions(model, parts.validation, to, score_threshold=info.score_threshold)
+            draw = partial(
+                draw_predictions,
+                model,
+                parts.validation,
+                score_threshold=info.score_threshold,
+                max_pixels=config.decode.max_pixels,
             )
+            record.conclude(draw)
             save_with_card(directory / MODEL, model, info, sorted((directory / PREDICTIONS).glob("*.jpg")))
     result = _result(directory, model, outcome)
     return replace(

@@ -82,7 +82,7 @@ def backward(
         precision.scale(torch.stack(values).sum()).backward()  # type: ignore[no-untyped-call]
         for term, value in zip(terms, values, strict=True):
             summed[term.name] = summed.get(term.name, 0) + value.detach().double()
-    _add_up(model, buffers, collective)
+    _add_up(model, buffers, collective, has_images=bool(work.keys))
     total = collective.all_reduce(torch.stack(list(summed.values()))).tolist()
     return {"loss": sum(total), **dict(zip(summed, total, strict=True))}
 
@@ -150,25 +150,45 @@ def _local_statistics(model: nn.Module, collective: Collective) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _add_up(model: nn.Module, averaged: list[Tensor], collective: Collective) -> None:
-    """Add the workers' gradients, and average their running statistics, in one message."""
+def _add_up(model: nn.Module, averaged: list[Tensor], collective: Collective, *, has_images: bool) -> None:
+    """Add the workers' gradients, and average their running statistics, in one message.
+
+    A parameter that no worker used keeps no gradient, as with a single worker: an optimizer would otherwise apply
+    weight decay and momentum to it.
+
+    Args:
+        has_images: Whether this worker has a share of the batch. One without computes zeros, which use no parameter.
+    """
     if collective.size == 1:
         return
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
-        # What this worker's share did not touch, another's may have. And the same layout everywhere: sums over a
-        # gradient, such as its length, depend on the order in memory to the last bit.
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        elif parameter.grad.stride() != parameter.stride():
-            parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+    used = [has_images and parameter.grad is not None for parameter in trained]
+    gradients = [_gradient(parameter) for parameter in trained]
     for tensor in averaged:
         tensor.div_(collective.size)
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
     parts = [_in_memory_order(tensor) for tensor in (*gradients, *averaged)]
+    uses = torch.tensor(used, dtype=parts[0].dtype, device=parts[0].device)
+    parts.append(uses)
     flat = torch.cat(parts)
     collective.all_reduce(flat)
     torch._foreach_copy_(parts, list(torch.split(flat, [part.numel() for part in parts])))
+    if all(used):  # The counts of the others need not be read, which would wait for a GPU.
+        return
+    for parameter, count in zip(trained, uses.tolist(), strict=True):
+        if not count:
+            parameter.grad = None
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """The gradient, zeros if this worker has none, in the parameter's own memory layout.
+
+    Sums over a gradient, such as its norm, depend on the order in memory to the last bit: it must be the same on all.
+    """
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.stride() != parameter.stride():
+        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+    return parameter.grad
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:

@@ -18,11 +18,16 @@ FILE = "timing.json"
 
 
 class TimedCollective:
-    """A collective that notes how long it took to add things up."""
+    """A collective that measures how long its all-reduces take, without waiting for a GPU.
+
+    On a GPU, an event before and one after each all-reduce take their time when the device reaches them. They are read
+    once they have happened: the loop reads every loss, so the events of a step have happened by its end.
+    """
 
     def __init__(self, inner: Collective) -> None:
         self._inner = inner
-        self.seconds = 0.0
+        self._seconds = 0.0
+        self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     @property
     def rank(self) -> int:
@@ -34,15 +39,32 @@ class TimedCollective:
         """How many workers there are."""
         return self._inner.size
 
+    @property
+    def seconds(self) -> float:
+        """Time of all all-reduces that have completed."""
+        done = [pair for pair in self._pending if pair[1].query()]  # type: ignore[no-untyped-call]
+        self._pending = self._pending[len(done) :]  # They complete in order.
+        self._seconds += sum(start.elapsed_time(end) for start, end in done) / 1000
+        return self._seconds
+
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over all workers, in place; waiting for the slowest of them counts."""
         if self.size == 1:
             return self._inner.all_reduce(tensor)
-        _finish_device(tensor)  # Or else the computation that is still under way would be counted here.
+        if tensor.is_cuda:
+            return self._all_reduce_on_gpu(tensor)
         started = time.perf_counter()
         summed = self._inner.all_reduce(tensor)
-        _finish_device(tensor)
-        self.seconds += time.perf_counter() - started
+        self._seconds += time.perf_counter() - started
+        return summed
+
+    def _all_reduce_on_gpu(self, tensor: Tensor) -> Tensor:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        stream = torch.cuda.current_stream(tensor.device)
+        start.record(stream)
+        summed = self._inner.all_reduce(tensor)
+        end.record(stream)
+        self._pending.append((start, end))
         return summed
 
     def broadcast(self, tensor: Tensor) -> Tensor:
@@ -95,13 +117,13 @@ class Timing:
 
 
 def peak_memory() -> dict[str, float]:
-    """The most memory that this process has held, and on its GPU if it uses one."""
+    """The most memory that this process has held, and on its GPU if it uses one.
+
+    All GPUs are asked: the current one is a setting of a thread, and heartbeats come from another thread than training.
+    """
     held = {"peak_memory_mb": peak_memory_mb()}
-    if torch.cuda.is_available() and torch.cuda.memory_allocated():
-        held["peak_gpu_memory_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
+    if torch.cuda.is_available():
+        on_gpu = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())), default=0)
+        if on_gpu:
+            held["peak_gpu_memory_mb"] = on_gpu / (1 << 20)
     return held
-
-
-def _finish_device(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)

@@ -1,6 +1,7 @@
 """Which images train a model, and which choose its best epoch and its threshold."""
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass
 
 from sightline.config import TrainConfig
@@ -41,7 +42,21 @@ def divide(dataset: Dataset, config: TrainConfig) -> Parts:
 
 
 def _held_back(train: Dataset, share: float) -> tuple[list[int], list[int]]:
-    """Positions of the share, to the nearest image, and of the rest; the hash of an image's id decides, not chance."""
-    order = sorted(range(len(train)), key=lambda index: hashlib.sha256(train.image_id(index).encode()).digest())
-    held = order[: round(len(train) * share)]
-    return sorted(held), sorted(order[len(held) :])
+    """Positions of the share, to the nearest image, and of the rest.
+
+    Images of identical bytes stay together. The hash of an image's id, the smallest of a group, decides which are held
+    back. A group that is larger than what is still missing is passed over; if all are, the smallest is held back.
+    """
+    groups = defaultdict[bytes, list[int]](list)
+    for position, key in enumerate(train.content_keys()):
+        groups[key].append(position)
+    rank = [hashlib.sha256(train.image_id(position).encode()).digest() for position in range(len(train))]
+    ordered = sorted(groups.values(), key=lambda group: min(rank[position] for position in group))
+    wanted, held = round(len(train) * share), set[int]()
+    for group in ordered:
+        if len(held) + len(group) <= wanted:
+            held.update(group)
+    if wanted and not held and len(ordered) > 1:
+        smallest = min(ordered, key=len)
+        held.update(smallest)
+    return sorted(held), [position for position in range(len(train)) if position not in held]

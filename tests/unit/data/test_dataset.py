@@ -1,18 +1,24 @@
 """Reading back: the same bytes by row, by shard and from the source; damage is named, never garbage."""
 
+import json
 import mmap
 import pickle
 import shutil
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from builders import coco_json, png, write_tree
 
+from sightline.data import dataset as dataset_module
 from sightline.data import ingest as ingest_module
 from sightline.data import shard as shard_module
 from sightline.data.dataset import Dataset
+from sightline.data.schema import ROWS
 from sightline.errors import DamagedError, NotFoundError, SightlineError
 
 
@@ -29,6 +35,32 @@ def dataset(source, ingest, monkeypatch) -> Dataset:
     monkeypatch.setattr(ingest_module, "MAX_SHARD_ENTRIES", 11)
     monkeypatch.setattr(shard_module, "ROW_GROUP_BYTES", 4000)
     return ingest(source, split="train=0.5,val=0.3,test=0.2")
+
+
+def as_format_1(directory: Path) -> None:
+    """What a dataset that was ingested before areas and contents were kept looks like."""
+    for shard in directory.glob("shard-*.parquet"):
+        table = pq.read_table(shard)
+        pq.write_table(table.drop_columns("areas"), shard.with_suffix(".old"), **_options_of_format_1())
+        shard.with_suffix(".old").rename(shard)
+    manifest = json.loads((directory / "dataset.json").read_text())
+    index = pa.ipc.open_file((directory / "index.arrow").read_bytes()).read_all()
+    offsets = [offset for shard in manifest["shards"] for offset in offsets_in(directory / shard["file"])]
+    index = index.set_column(1, "offset", pa.array(offsets, pa.int64())).drop_columns("content")
+    with pa.ipc.new_file(str(directory / "index.arrow"), index.schema) as writer:
+        writer.write_table(index)
+    (directory / "dataset.json").write_text(json.dumps(manifest | {"format_version": 1}))
+
+
+def _options_of_format_1() -> dict:
+    options = shard_module._writer_options()
+    del options["compression"]["areas.list.element"]
+    return options
+
+
+def offsets_in(shard: Path) -> list[int]:
+    images = [bytes(image.as_buffer()) for image in pq.read_table(shard).column("image")]
+    return shard_module.find_offsets(shard, [len(image) for image in images], [image[:32] for image in images])
 
 
 def same(one, two) -> bool:
@@ -190,11 +222,55 @@ def test_missing_manifest_means_no_dataset(dataset):
         Dataset.open(dataset.location)
 
 
-def test_manifest_of_another_version(dataset):
+def test_a_newer_format_is_refused_whatever_else_it_has(dataset):
     path = Path(dataset.location) / "dataset.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(DamagedError, match="has format version 2, this Sightline reads 1"):
+    newer = json.loads(path.read_text()) | {"format_version": 3}
+    del newer["shards"]
+    path.write_text(json.dumps(newer))
+    with pytest.raises(DamagedError, match="has format version 3, this Sightline reads 1 to 2: install the version"):
         Dataset.open(dataset.location)
+
+
+def test_a_dataset_of_the_first_format_is_read(source, ingest):
+    """It has neither areas of boxes nor hashes of contents."""
+    (source / "1.png").write_bytes((source / "0.png").read_bytes())
+    stored = ingest(source)
+    keys, expected = stored.content_keys(), list(stored)
+    assert keys[0] == keys[1]
+    as_format_1(Path(stored.location))
+    old = Dataset.open(stored.location)
+    assert old._index.content is None
+    assert all(same(one, two) for one, two in zip(old, expected, strict=True))
+    assert all(sample.annotation.areas is None for sample in old)
+    found = old.content_keys()
+    assert [found.index(key) for key in found] == [keys.index(key) for key in keys]
+    assert old.take([3, 1, 0]).content_keys()[0] == old.take([3, 1, 0]).content_keys()[1]
+
+
+def test_no_python_object_is_kept_for_a_row():
+    """Strings and numbers of the small columns stay in Arrow's memory, which tracemalloc does not see."""
+    rows = 20_000
+    columns = {
+        "image_id": [f"{n:032x}" for n in range(rows)],
+        "file_name": [f"folder/{n}.png" for n in range(rows)],
+        "width": [640] * rows,
+        "height": [480] * rows,
+        "split": ["train"] * rows,
+        "boxes": [[[1.0, 2.0, 3.0, 4.0]]] * rows,
+        "labels": [[0]] * rows,
+        "ignore": [[False]] * rows,
+        "label": [None] * rows,
+        "areas": [[2.5]] * rows,
+    }
+    table = pa.Table.from_pydict(columns, schema=pa.schema([ROWS.field(name) for name in columns]))
+    del columns
+    tracemalloc.start()
+    kept = dataset_module._Columns(table)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held / rows < 16, f"{held / rows:.0f} bytes of Python objects a row"
+    assert kept.image_id(7) == f"{7:032x}"
+    assert kept.annotation(7).areas.tolist() == [2.5]
 
 
 def test_index_of_another_dataset(dataset, source, ingest):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sightline.config import AugmentConfig, LoaderConfig
 from sightline.data.augment import augment
 from sightline.data.decode import decode, encode_jpeg
-from sightline.data.loader import Batch, Loader
+from sightline.data.loader import Batch, Loader, LoadOptions
 from sightline.errors import ImageError
 from sightline.structures import Annotation, Sample
 
@@ -58,9 +58,11 @@ def described(batches: list[Batch]) -> list[tuple]:
     ]
 
 
-def load(source=SOURCE, *, epoch: int = 1, world_size: int = 1, start: int = 0, augment=EVERYTHING, **config) -> list:
+def load(
+    source=SOURCE, *, epoch: int = 1, world_size: int = 1, start: int = 0, augment=EVERYTHING, batch: int = 5, **config
+) -> list:
     """All images of an epoch as `world_size` ranks load them, rank after rank in each step."""
-    loader = Loader(source, LoaderConfig(**({"batch": 5} | config)), seed=3, augment=augment)
+    loader = Loader(source, LoadOptions(batch, LoaderConfig(**config)), seed=3, augment=augment)
     ranks = [list(loader.batches(epoch, rank=rank, world_size=world_size, start=start)) for rank in range(world_size)]
     return described([batch for step in zip(*ranks, strict=True) for batch in step])
 
@@ -87,7 +89,7 @@ def test_an_epoch_has_every_image_once(expected: list[tuple]) -> None:
 
 
 def test_images_and_annotations_stay_together() -> None:
-    for batch in Loader(SOURCE, LoaderConfig(batch=4, threads=2), seed=1).batches(0):
+    for batch in Loader(SOURCE, LoadOptions(4, LoaderConfig(threads=2)), seed=1).batches(0):
         for image, annotation, image_id in zip(batch.images, batch.annotations, batch.image_ids, strict=True):
             sample = SOURCE[int(image_id[2:])]
             assert np.array_equal(image, decode(sample.image))
@@ -98,7 +100,7 @@ def test_epochs_differ_in_order_and_augmentation(expected: list[tuple]) -> None:
     other = load(threads=0, epoch=2)
     assert [image[2] for image in other] != [image[2] for image in expected]
     unshuffled = [
-        described(list(Loader(SOURCE, LoaderConfig(), seed=0, shuffle=False, augment=EVERYTHING).batches(epoch)))
+        described(list(Loader(SOURCE, LoadOptions(), seed=0, shuffle=False, augment=EVERYTHING).batches(epoch)))
         for epoch in (0, 1)
     ]
     assert [image[2] for image in unshuffled[0]] == [sample.image_id for sample in SOURCE]
@@ -126,7 +128,7 @@ def test_the_same_bits_from_processes(expected: list[tuple]) -> None:
 def test_transform_runs_last_in_processes_too() -> None:
     """The transform has to be importable by a worker: here, a flip that undoes the first one."""
     unflip = functools.partial(augment, config=FLIP, rng=np.random.default_rng(0))
-    loader = Loader(SOURCE[:3], LoaderConfig(batch=8, processes=1), augment=FLIP, transform=unflip)
+    loader = Loader(SOURCE[:3], LoadOptions(8, LoaderConfig(processes=1)), augment=FLIP, transform=unflip)
     (batch,) = loader.batches(0)
     for image, image_id in zip(batch.images, batch.image_ids, strict=True):
         assert np.array_equal(image, decode(SOURCE[int(image_id[2:])].image))
@@ -135,7 +137,11 @@ def test_transform_runs_last_in_processes_too() -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 def test_transform_runs_last(threads: int) -> None:
     plain, changed = (
-        next(Loader(SOURCE, LoaderConfig(threads=threads), augment=EVERYTHING, transform=transform).batches(0))
+        next(
+            Loader(
+                SOURCE, LoadOptions(8, LoaderConfig(threads=threads)), augment=EVERYTHING, transform=transform
+            ).batches(0)
+        )
         for transform in (None, flip)
     )
     assert all(np.array_equal(a[::-1], b) for a, b in zip(plain.images, changed.images, strict=True))
@@ -143,18 +149,18 @@ def test_transform_runs_last(threads: int) -> None:
 
 @pytest.mark.parametrize("config", [{"threads": 0}, {"threads": 3}, {"processes": 1}])
 def test_small_shares_are_empty_batches(config: dict[str, int]) -> None:
-    loader = Loader(SOURCE[:3], LoaderConfig(batch=2, **config))
+    loader = Loader(SOURCE[:3], LoadOptions(2, LoaderConfig(**config)))
     batches = list(loader.batches(0, rank=0, world_size=5))
     assert [(len(batch), batch.step, len(batch.positions)) for batch in batches] == [(0, 0, 0), (0, 1, 0)]
 
 
 def test_an_empty_source_has_no_batches() -> None:
-    assert list(Loader([], LoaderConfig(threads=2)).batches(0)) == []
+    assert list(Loader([], LoadOptions(8, LoaderConfig(threads=2))).batches(0)) == []
 
 
 @pytest.mark.parametrize("config", [{"threads": 0}, {"threads": 1}, {"threads": 3}, {"processes": 2}])
 def test_an_unreadable_image_is_named(config: dict[str, int]) -> None:
-    loader = Loader(BROKEN, LoaderConfig(batch=4, **config), shuffle=False)
+    loader = Loader(BROKEN, LoadOptions(4, LoaderConfig(**config)), shuffle=False)
     seen = []
     with pytest.raises(ImageError, match=r"not an image: folder/bad\.jpg: begins with b'no image'") as raised:
         seen.extend(len(batch) for batch in loader.batches(0))
@@ -165,7 +171,11 @@ def test_an_unreadable_image_is_named(config: dict[str, int]) -> None:
 def test_an_unreadable_mosaic_partner_is_named() -> None:
     bad = BROKEN[13]
     with pytest.raises(ImageError, match=r"folder/bad\.jpg"):
-        list(Loader([SOURCE[0], bad], LoaderConfig(threads=1), augment=AugmentConfig(mosaic=1)).batches(0))
+        list(
+            Loader([SOURCE[0], bad], LoadOptions(8, LoaderConfig(threads=1)), augment=AugmentConfig(mosaic=1)).batches(
+                0
+            )
+        )
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -173,7 +183,7 @@ def test_other_errors_are_noted_with_the_image(threads: int) -> None:
     def fail(image: np.ndarray, annotation: Annotation) -> tuple[np.ndarray, Annotation]:
         raise RuntimeError("no room")
 
-    loader = Loader(SOURCE, LoaderConfig(threads=threads), shuffle=False, transform=fail)
+    loader = Loader(SOURCE, LoadOptions(8, LoaderConfig(threads=threads)), shuffle=False, transform=fail)
     with pytest.raises(RuntimeError, match="no room") as raised:
         list(loader.batches(0))
     assert "'0.jpg'" in raised.value.__notes__[0]
@@ -181,7 +191,7 @@ def test_other_errors_are_noted_with_the_image(threads: int) -> None:
 
 @pytest.mark.parametrize("config", [{"threads": 3}, {"processes": 2}])
 def test_stopping_early_ends_the_workers(config: dict[str, int]) -> None:
-    batches = Loader(SOURCE * 20, LoaderConfig(batch=4, **config)).batches(0)
+    batches = Loader(SOURCE * 20, LoadOptions(4, LoaderConfig(**config))).batches(0)
     next(batches)
     assert loader_threads() or multiprocessing.active_children()
     batches.close()
@@ -189,7 +199,7 @@ def test_stopping_early_ends_the_workers(config: dict[str, int]) -> None:
 
 def test_max_pixels_is_passed_on() -> None:
     with pytest.raises(ImageError, match="too many pixels"):
-        list(Loader(SOURCE, LoaderConfig(threads=0), max_pixels=100).batches(0))
+        list(Loader(SOURCE, LoadOptions(8, LoaderConfig(threads=0), max_pixels=100)).batches(0))
 
 
 class Counting:
@@ -208,7 +218,7 @@ class Counting:
 
 def test_prefetch_is_bounded_and_ahead() -> None:
     source = Counting()
-    batches = Loader(source, LoaderConfig(batch=5, threads=2, prefetch=3)).batches(0)
+    batches = Loader(source, LoadOptions(5, LoaderConfig(threads=2, prefetch=3))).batches(0)
     assert source.asked == []
     next(batches)
     limit = time.monotonic() + 5

@@ -101,7 +101,9 @@ def _annotations(scene: Scene) -> tuple[list[dict[str, Any]], list[dict[str, Any
 def _row(image: int, boxes: Any, i: int, **more: Any) -> dict[str, Any]:
     x0, y0, x1, y1 = (float(value) for value in boxes.boxes[i])
     bbox = [x0, y0, x1 - x0, y1 - y0]
-    return {"image_id": image, "category_id": int(boxes.labels[i]), "bbox": bbox, "area": bbox[2] * bbox[3], **more}
+    areas = getattr(boxes, "areas", None)
+    area = bbox[2] * bbox[3] if areas is None else float(areas[i])
+    return {"image_id": image, "category_id": int(boxes.labels[i]), "bbox": bbox, "area": area, **more}
 
 
 def _coco(scene: Scene, num_classes: int, annotations: list[dict[str, Any]]) -> COCO:

@@ -1,6 +1,7 @@
 """The figures of detectors are those of pycocotools."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from scenes import Scene, drawn_scenes, found, metric_of, random_scene, truth
 
 from sightline.metrics.detection import DetectionMetric
 from sightline.metrics.rates import Rates
+from sightline.structures import box_areas
 
 BOX = [0.0, 0.0, 10.0, 10.0]
 NOTHING_TRUE, NOTHING_FOUND = truth([], []), found([], [], [])
@@ -55,6 +57,33 @@ def assert_equal_to_pycocotools(scene: Scene, num_classes: int) -> None:
 def test_random_scenes(kind: str, seed: int) -> None:
     scene = random_scene(seed, **KINDS[kind])
     assert_equal_to_pycocotools(scene, KINDS[kind].get("classes", 3))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sizes_are_those_of_the_annotations_not_of_the_boxes(seed: int) -> None:
+    """COCO's `area` is that of the segment: a thin diagonal object has a large box and is small."""
+    rng = np.random.default_rng(seed)
+    scene = [
+        (replace(true, areas=box_areas(true.boxes) * rng.uniform(0.02, 1.0, len(true))), boxes)
+        for true, boxes in random_scene(seed, images=20, size=(16.0, 200.0))
+    ]
+    assert_equal_to_pycocotools(scene, 3)
+    by_box = metric_of([(replace(true, areas=None), boxes) for true, boxes in scene], 3).compute()
+    assert by_box.map_small != metric_of(scene, 3).compute().map_small
+
+
+def test_areas_merge_over_workers() -> None:
+    scene = [
+        (replace(true, areas=np.full(len(true), 10.0 + 200 * (key % 12))), boxes)
+        for key, (true, boxes) in enumerate(random_scene(3, images=24))
+    ]
+    total = DetectionMetric(["class 0", "class 1", "class 2"])
+    for rank in (1, 0):
+        part = DetectionMetric(total.classes)
+        for key in range(rank, len(scene), 2):
+            part.update(key, *scene[key])
+        total.merge([part.state()])
+    assert total.compute().map_small == metric_of(scene, 3).compute().map_small
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 import torch
 from together import Together, run_together
-from torch import Tensor
+from torch import Tensor, nn
 
 import sightline
-from sightline.config import Config, LoaderConfig, load_config
+from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
-from sightline.data.loader import Batch, Loader
+from sightline.data.loader import Batch, Loader, LoadOptions
+from sightline.data.sampler import share as share_of
 from sightline.errors import ConfigError, TrainingError
+from sightline.models.detector import LossTerm, Target
 from sightline.models.factory import make_model
 from sightline.models.letterbox import Letterbox
 from sightline.training.checkpoint import Checkpoint
 from sightline.training.collective import Alone, Collective
 from sightline.training.job import Desk, Job, make_trainer
 from sightline.training.launch import joined_rank, pick_launcher
+from sightline.training.step import Work, backward
 
 SIZE = 96
 Trained = tuple[list[float], dict[str, Tensor]]
@@ -115,6 +118,41 @@ def test_the_same_losses_and_weights(workspace: Path, model: str, batchnorm: str
             assert_same(result, alone)
 
 
+class PartlyUsed(nn.Module):
+    """Images with an even key go through one layer, those with an odd key through another, none through the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.even, self.odd, self.unused = (nn.Linear(3, 1, bias=False) for _ in range(3))
+
+    def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
+        features = images.double().mean(dim=(2, 3))
+        outputs = [(self.odd if key % 2 else self.even)(row) for key, row in zip(keys, features, strict=True)]
+        total = torch.stack(outputs).sum() if outputs else 0 * self.unused(torch.zeros(3).double()).sum()
+        return [LossTerm("sum", total, torch.tensor(float(len(keys))))]
+
+
+@pytest.mark.parametrize("keys", [[0, 1, 2], [0, 2], [1]])
+def test_a_parameter_that_no_worker_used_is_not_trained(keys: list[int]) -> None:
+    """Three workers, of which some have no image. With weight decay, a gradient of zeros would still move a weight."""
+    start = PartlyUsed().double().state_dict()
+
+    def step(collective: Collective) -> dict[str, Tensor]:
+        model = PartlyUsed().double()
+        model.load_state_dict(start)
+        first, last = share_of(len(keys), rank=collective.rank, world_size=collective.size)
+        images = torch.arange(27 * len(keys)).reshape(-1, 3, 3, 3)[first:last]
+        backward(model, Work(images, [], keys[first:last]), collective)  # type: ignore[arg-type]
+        torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5, fused=True).step()
+        return model.state_dict()
+
+    alone = step(Alone())
+    assert torch.equal(alone["unused.weight"], start["unused.weight"])
+    for weights in run_together(3, step):
+        for name, tensor in alone.items():
+            assert torch.allclose(weights[name], tensor, rtol=1e-12), name
+
+
 def test_local_batchnorm_keeps_the_same_statistics_on_all_workers(workspace: Path) -> None:
     """Which the verifier compares, after every epoch."""
     dataset = sightline.open_dataset("shapes", workspace=workspace)
@@ -151,7 +189,7 @@ def test_a_share_that_is_left_out_is_noticed(workspace: Path) -> None:
 
     def work(collective: Together) -> None:
         trainer_of = partial(train, dataset, config(model="nano", batchnorm="frozen"), collective)
-        trainer_of(loader=SameShare(dataset.select("train"), LoaderConfig(batch=5), transform=Letterbox(SIZE)))
+        trainer_of(loader=SameShare(dataset.select("train"), LoadOptions(5), transform=Letterbox(SIZE)))
 
     with pytest.raises(TrainingError, match=r"epoch 1 saw \d+ of 16 images, \d+ of them more than once"):
         run_together(2, work)

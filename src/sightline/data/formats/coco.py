@@ -14,7 +14,7 @@ from sightline.data.location import leads_out
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import Folder
 from sightline.errors import FormatError
-from sightline.structures import Sample
+from sightline.structures import Sample, box_areas
 
 _SNIFF_BYTES = 1 << 16
 _NO_SPLITS = ("default", "all", "full")
@@ -99,7 +99,7 @@ def _boxes(
     name: str, rows: list[tuple[Any, ...]], labels: dict[str, int | None]
 ) -> tuple[list[tuple[Any, ...]], list[Reject]]:
     boxes, rejects = [], []
-    for number, category, *numbers, crowd, usable in rows:
+    for number, category, *numbers, area, crowd, usable in rows:
         where = f"annotation {number}"
         label = labels.get(category)
         if not usable:
@@ -110,7 +110,7 @@ def _boxes(
             )
         else:
             x, y, w, h = (float("nan") if value is None else value for value in numbers)
-            boxes.append((x, y, x + w, y + h, label, bool(crowd), where))
+            boxes.append((x, y, x + w, y + h, label, bool(crowd), where, area))
     return boxes, rejects
 
 
@@ -176,9 +176,20 @@ class CocoWriter:
         )
         annotations = self._annotations.setdefault(sample.split, [])
         columns = sample.annotation
-        for box, label, ignore in zip(columns.boxes.tolist(), columns.labels.tolist(), columns.ignore, strict=True):
+        areas = box_areas(columns.boxes) if columns.areas is None else columns.areas
+        rows = (column.tolist() for column in (columns.boxes, columns.labels, columns.ignore, areas))
+        for (x0, y0, x1, y1), label, ignore, area in zip(*rows, strict=True):
             self._num_boxes += 1
-            annotations.append(_coco_annotation(self._num_boxes, self._num_images, box, label, bool(ignore)))
+            annotations.append(
+                {
+                    "id": self._num_boxes,
+                    "image_id": self._num_images,
+                    "category_id": label + 1,
+                    "bbox": [x0, y0, x1 - x0, y1 - y0],
+                    "area": area,
+                    "iscrowd": int(ignore),
+                }
+            )
 
     def close(self) -> None:
         """Write one instances file a split."""
@@ -186,15 +197,3 @@ class CocoWriter:
         for split, images in self._images.items():
             content = {"images": images, "annotations": self._annotations[split], "categories": categories}
             self._directory.write(f"annotations/instances_{split}.json", json.dumps(content).encode())
-
-
-def _coco_annotation(number: int, image: int, box: list[float], label: int, ignore: bool) -> dict[str, Any]:
-    x0, y0, x1, y1 = box
-    return {
-        "id": number,
-        "image_id": image,
-        "category_id": label + 1,
-        "bbox": [x0, y0, x1 - x0, y1 - y0],
-        "area": (x1 - x0) * (y1 - y0),
-        "iscrowd": int(ignore),
-    }

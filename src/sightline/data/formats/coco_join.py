@@ -1,5 +1,6 @@
 """Annotations of a COCO file joined to their images on disk, so that memory stays bounded however large the file is."""
 
+import math
 import reprlib
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ class CocoJoin:
         self._db.executescript(
             "pragma journal_mode=off; pragma synchronous=off; pragma cache_size=-20000;"
             "create table image (id text primary key, name text, width int, height int);"
-            "create table box (image text, number int, category, x, y, w, h, crowd int, ok int);"
+            "create table box (image text, number int, category, x, y, w, h, area, crowd int, ok int);"
         )
 
     def close(self) -> None:
@@ -36,7 +37,7 @@ class CocoJoin:
 
     def add_annotations(self, items: Iterable[Any]) -> None:
         """Take in the annotations, in whatever order they come."""
-        self._db.executemany("insert into box values (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_box_row, items, count()))
+        self._db.executemany("insert into box values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_box_row, items, count()))
         self._db.execute("create index by_image on box (image)")
 
     def first_names(self, count: int) -> list[str]:
@@ -45,7 +46,7 @@ class CocoJoin:
 
     def images(self) -> Iterator[tuple[tuple[str, int, int], list[tuple[Any, ...]]]]:
         """Each image, (name, width, height), with its annotations in the order of the file."""
-        find = "select number, category, x, y, w, h, crowd, ok from box where image = ? order by number"
+        find = "select number, category, x, y, w, h, area, crowd, ok from box where image = ? order by number"
         for key, name, width, height in self._db.execute("select * from image order by rowid"):
             yield (name, width, height), self._db.execute(find, (key,)).fetchall()
 
@@ -80,10 +81,16 @@ def _image_row(item: Any) -> tuple[str, str, int, int] | None:
 def _box_row(item: Any, number: int) -> tuple[Any, ...]:
     """A row that always fits: whether it is usable is decided when its image is known."""
     if not isinstance(item, dict):
-        return None, number, None, None, None, None, None, 0, 0
+        return None, number, None, None, None, None, None, None, 0, 0
     box = item.get("bbox")
     usable = isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) or v is None for v in box)
     # SQLite has no NaN: it is NULL there.
     numbers = [None if v is None else float(v) for v in box] if usable and box else [None] * 4
     keys = id_key(item.get("image_id")), number, id_key(item.get("category_id"))
-    return *keys, *numbers, int(bool(item.get("iscrowd"))), int(usable)
+    return *keys, *numbers, _area(item.get("area")), int(bool(item.get("iscrowd"))), int(usable)
+
+
+def _area(value: Any) -> float | None:
+    """An area as COCO means it; None if it is nothing that could be one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) and value >= 0 else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Ingest, boxes_of, png, samples, write_tree
+from builders import Ingest, boxes_of, coco_json, png, samples, write_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +74,33 @@ def assert_same(before: list, after: list) -> None:
         if one[4]:
             difference = np.array([row[1:5] for row in one[4]]) - np.array([row[1:5] for row in two[4]])
             assert np.abs(difference).max() <= 0.01
+
+
+def test_areas_of_coco_are_kept_and_written_back(tmp_path, ingest):
+    """Those of segments, which are smaller than the boxes; one annotation has none, another nonsense."""
+    given = [50.5, None, "large", 0.0, 12]
+    notes = [
+        {"id": n, "image_id": 1, "category_id": 1, "bbox": [n, 2, 8, 10], "iscrowd": 0}
+        | ({} if a is None else {"area": a})
+        for n, a in enumerate(given, 1)
+    ]
+    content = coco_json(["1.png", "2.png"], [*notes, (2, 1, 1, 1, 5, 5)])
+    source = write_tree(tmp_path / "source", {"c.json": content, "1.png": png(seed=1), "2.png": png(seed=2)})
+    first = ingest(source, split="train=1")
+    expected = {"1.png": [50.5, 80.0, 80.0, 0.0, 12.0], "2.png": None}
+
+    def areas(dataset) -> dict:
+        kept = ((dataset[i].file_name, dataset.annotation(i).areas) for i in range(len(dataset)))
+        return {Path(name).name: None if found is None else found.tolist() for name, found in kept}
+
+    assert areas(first) == expected
+    sightline.export_dataset(first.location, tmp_path / "out", format="coco")
+    written = json.loads((tmp_path / "out/annotations/instances_train.json").read_text())["annotations"]
+    assert [note["area"] for note in written] == [50.5, 80.0, 80.0, 0.0, 12.0, 25.0]
+    assert areas(ingest(tmp_path / "out")) == expected | {"2.png": [25.0]}
+    content = content.replace("50.5", "60.5")
+    (source / "c.json").write_text(content)
+    assert ingest(source, split="train=1").info.content_hash != first.info.content_hash
 
 
 @st.composite
