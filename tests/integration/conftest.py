@@ -41,6 +41,16 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
+def failing_reads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library for LD_PRELOAD that lets reads fail, see `faults/eio.c`."""
+    compiler = need("a C compiler", shutil.which("cc") or shutil.which("gcc"))
+    library = tmp_path_factory.mktemp("faults") / "eio.so"
+    source = Path(__file__).parent / "faults" / "eio.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a database on a server of our own, which listens on a socket in a temporary directory only."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -176,6 +177,28 @@ def test_a_loss_that_is_not_a_number_on_one_rank(
     again = start()
     again.finish()
     assert same(again.weights(), undisturbed)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_disk_that_cannot_be_read_for_a_while(
+    workspace: Path, undisturbed: dict[str, torch.Tensor], failing_reads: Path, tmp_path: Path, workers: str
+) -> None:
+    """The run waits for it, and trains the same."""
+    flag = tmp_path / "eio"
+    command = Command(workspace, f"unreadable-{workers}", "--workers", workers).start(
+        LD_PRELOAD=str(failing_reads),
+        SIGHTLINE_TEST_EIO=str(flag),
+        SIGHTLINE_TEST_EIO_BELOW=str(workspace / "datasets"),
+    )
+    command.wait_for_checkpoint()
+    flag.touch()
+    command.wait_for(lambda: (tmp_path / "eio.log").exists())
+    time.sleep(2)
+    flag.unlink()
+    text = command.finish()
+    assert "was lost" not in text
+    if workers == "2":
+        assert same(command.weights(), undisturbed)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small disk")

@@ -1,7 +1,6 @@
-"""A stored dataset, read back: any image by its row, or whole shards in turn, bytes without a copy."""
+"""A stored dataset, read back: any image by its row, or whole shards in turn."""
 
 import hashlib
-import mmap
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
@@ -9,42 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sightline.data.schema import INDEX, REJECTS, ROWS, DatasetInfo, read_manifest
+from sightline.data.schema import INDEX, MANIFEST, REJECTS, ROWS, DatasetInfo, read_manifest
 from sightline.data.storage import Folder
+from sightline.data.stored_file import DatasetFolder, StoredFile
 from sightline.errors import DamagedError, NotFoundError
 from sightline.structures import Annotation, Boxes, Sample
 
 _OPEN_SHARDS = 128
 _SMALL_COLUMNS = [name for name in ROWS.names if name != "image"]
-
-
-class DatasetFolder(Protocol):
-    """Where the files of a dataset lie; `Folder` is one."""
-
-    @property
-    def location(self) -> str:
-        """How it is named in messages."""
-        ...
-
-    @property
-    def is_local(self) -> bool:
-        """Whether files can be mapped into memory by their path."""
-        ...
-
-    def full_path(self, name: str) -> str:
-        """The path of a file."""
-        ...
-
-    def open_file(self, name: str) -> Any:
-        """An Arrow file, open for random access."""
-        ...
 
 
 class Dataset:
@@ -81,7 +59,7 @@ class Dataset:
         return self.info.num_images if self._rows is None else len(self._rows)
 
     def __getitem__(self, index: int) -> Sample:
-        """The image at a position of this selection; its bytes are a view into the shard."""
+        """The image at a position of this selection."""
         return self._sample(self._row(index))
 
     def __iter__(self) -> Iterator[Sample]:
@@ -146,8 +124,9 @@ class Dataset:
         are told apart by it, and only the others are read.
         """
         rows = np.arange(len(self)) if self._rows is None else self._rows
-        if self._index.content is not None:
-            found: list[bytes] = self._index.content.take(pa.array(rows)).to_pylist()
+        content = _read_index(self._folder, "content")
+        if content is not None:
+            found: list[bytes] = content.column("content").take(pa.array(rows)).to_pylist()
             return found
         lengths = self._index.length[rows].tolist()
         times = Counter(lengths)
@@ -158,8 +137,8 @@ class Dataset:
 
     def rejects(self) -> pa.Table:
         """What ingest could not use, with reasons: file_name, stage, reason, detail, action."""
-        with _damage_named(self._folder, REJECTS), self._folder.open_file(REJECTS) as file:
-            return pq.read_table(file)
+        with _damage_named(self._folder, REJECTS):
+            return pq.read_table(StoredFile(self._folder, REJECTS, beside=MANIFEST))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self._folder, "info": self.info, "rows": self._rows}
@@ -186,28 +165,36 @@ class Dataset:
 
 @dataclass(frozen=True)
 class _Index:
-    """Where every image lies; columns of equal length in row order, mapped from disk when that is local."""
+    """Where every image lies; columns of equal length in row order."""
 
     shard: NDArray[np.int32]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     split: NDArray[np.int16]
-    content: pa.ChunkedArray | None
 
     @classmethod
     def read(cls, folder: "DatasetFolder", info: DatasetInfo) -> "_Index":
         with _damage_named(folder, INDEX):
-            source = pa.memory_map(folder.full_path(INDEX)) if folder.is_local else folder.open_file(INDEX)
-            table = pa.ipc.open_file(source).read_all()
-            shard, offset, length, split = (
-                table.column(name).to_numpy() for name in ("shard", "offset", "length", "split")
-            )
-            content = table.column("content") if "content" in table.column_names else None
-            found = cls(shard, offset, length, split, content)
+            names = ("shard", "offset", "length", "split")
+            table = _read_index(folder, *names)
+            if table is None:
+                raise ValueError(f"it has not the columns {', '.join(names)}")
+            found = cls(*(table.column(name).to_numpy() for name in names))
         expected = np.repeat(np.arange(len(info.shards)), [shard.rows for shard in info.shards])
         if not np.array_equal(found.shard, expected):
             raise DamagedError(f"{folder.location}/{INDEX} is not that of this dataset: ingest it again")
         return found
+
+
+def _read_index(folder: DatasetFolder, *names: str) -> pa.Table | None:
+    """Some columns of the index; None if it has not all of them. Others are not read."""
+    with _damage_named(folder, INDEX):
+        stored = pa.ipc.open_file(StoredFile(folder, INDEX, beside=MANIFEST)).schema
+        wanted = [stored.get_field_index(name) for name in names]
+        if min(wanted) < 0:
+            return None
+        options = pa.ipc.IpcReadOptions(included_fields=wanted)
+        return pa.ipc.open_file(StoredFile(folder, INDEX, beside=MANIFEST), options=options).read_all()
 
 
 class _ShardCache:
@@ -217,7 +204,7 @@ class _ShardCache:
         self._folder, self._info = folder, info
         self.starts = np.cumsum([0, *(shard.rows for shard in info.shards)])
         self._columns: dict[int, _Columns] = {}
-        self._files: OrderedDict[int, Any] = OrderedDict()
+        self._files: OrderedDict[int, StoredFile] = OrderedDict()
         self._lock = threading.Lock()
 
     def columns(self, shard: int) -> "_Columns":
@@ -229,12 +216,8 @@ class _ShardCache:
         return found
 
     def image(self, shard: int, offset: int, length: int) -> memoryview:
-        """The bytes of one image: a view of the mapped file, or a ranged read from a bucket."""
-        file = self._file(shard)
-        if self._folder.is_local:
-            found = memoryview(file)[max(offset - 4, 0) : offset + length]
-        else:
-            found = memoryview(file.read_at(length + 4, offset - 4))
+        """The bytes of one image, before which Parquet has put their number."""
+        found = memoryview(self._file(shard).read_at(length + 4, offset - 4))
         if len(found) != length + 4 or int.from_bytes(found[:4], "little") != length:
             name = self._info.shards[shard].file
             raise DamagedError(f"{self._folder.location}/{name} is not the file that was written: ingest again")
@@ -257,31 +240,25 @@ class _ShardCache:
         info = self._info.shards[shard]
         with (
             _damage_named(self._folder, info.file),
-            self._folder.open_file(info.file) as file,
-            pq.ParquetFile(file, page_checksum_verification=True) as parquet,
+            pq.ParquetFile(
+                StoredFile(self._folder, info.file, beside=MANIFEST), page_checksum_verification=True
+            ) as parquet,
         ):
             if parquet.metadata.num_rows != info.rows:
                 raise ValueError(f"{parquet.metadata.num_rows} rows instead of {info.rows}")
             yield parquet
 
-    def _file(self, shard: int) -> Any:
+    def _file(self, shard: int) -> StoredFile:
         with self._lock:
             file = self._files.get(shard)
             if file is None:
-                file = self._files[shard] = self._open_file(shard)
+                name = self._info.shards[shard].file
+                file = self._files[shard] = StoredFile(self._folder, name, beside=MANIFEST)
                 if len(self._files) > _OPEN_SHARDS:
-                    self._files.popitem(last=False)  # Views into it keep it alive as long as they live.
+                    self._files.popitem(last=False)  # It is closed when the last thread has read from it.
             else:
                 self._files.move_to_end(shard)
             return file
-
-    def _open_file(self, shard: int) -> Any:
-        info = self._info.shards[shard]
-        with _damage_named(self._folder, info.file):
-            if not self._folder.is_local:
-                return self._folder.open_file(info.file)
-            with open(self._folder.full_path(info.file), "rb") as file:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 @contextmanager

@@ -1,10 +1,7 @@
 """A dataset that lies where this process cannot see it, read through somebody who can."""
 
-import io
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Protocol
 
 from sightline.data.dataset import Dataset
 from sightline.errors import SightlineError
@@ -59,44 +56,26 @@ def within_reach(dataset: Dataset, server: FileServer) -> Dataset:
 class ServedFolder:
     """A folder whose files are read by request."""
 
-    is_local = False
-
     def __init__(self, location: str, server: FileServer) -> None:
         self.location, self._server = location, server
 
-    def full_path(self, name: str) -> str:
-        """How a file is named in messages."""
-        return f"{self.location}/{name}"
-
-    def open_file(self, name: str) -> Any:
-        """An Arrow file, open for random access."""
-        return pa.PythonFile(_ServedFile(name, self._server), mode="r")
+    def open_file(self, name: str) -> "_ServedFile":
+        """A file, open for random access."""
+        return _ServedFile(name, self._server)
 
 
-class _ServedFile(io.RawIOBase):
+class _ServedFile:
     """A file of which every read is a request."""
 
     def __init__(self, name: str, server: FileServer) -> None:
-        super().__init__()
-        self._name, self._server, self._at, self._size = name, server, 0, server.size(name)
+        self._name, self._server, self._size = name, server, server.size(name)
 
-    def readable(self) -> bool:
-        return True
+    def size(self) -> int:
+        return self._size
 
-    def seekable(self) -> bool:
-        return True
+    def read_at(self, length: int, offset: int) -> bytes:
+        wanted = min(length, max(self._size - offset, 0))
+        return self._server.read(self._name, offset, wanted) if wanted else b""
 
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
-
-    def read(self, length: int | None = -1) -> bytes:
-        left = max(self._size - self._at, 0)
-        wanted = left if length is None or length < 0 else min(length, left)
-        found = self._server.read(self._name, self._at, wanted) if wanted else b""
-        self._at += len(found)
-        return found
+    def close(self) -> None:
+        """Nothing is held open."""
