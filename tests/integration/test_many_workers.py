@@ -95,6 +95,22 @@ def test_a_worker_that_hangs(
     command.wait_until_workers_are_gone()
 
 
+def test_a_main_thread_that_hangs(
+    start: Callable[..., Command], faults: Path, undisturbed: dict[str, torch.Tensor]
+) -> None:
+    """The thread of its heartbeat goes on; what that says does not."""
+    command, hang = start("--workers", "2", "--set", "workers.hang_after_s=4"), faults.with_suffix(".hang")
+    command.wait_for_checkpoint()
+    before = set(command.workers())
+    hang.touch()
+    try:
+        command.wait_for(lambda: not before & set(command.workers()))
+    finally:
+        hang.unlink()
+    assert re.search(r"worker 1 has not moved on for \d+ s \(step\): ended", command.finish())
+    assert same(command.weights(), undisturbed)
+
+
 @pytest.mark.parametrize(
     ("how", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )

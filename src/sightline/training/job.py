@@ -118,7 +118,10 @@ def work(
     )
     trainer = make_trainer(model, job, collective, desk)
     trainer.resume()
-    resumed_at = trainer.progress.step
+    resumed_at, before = trainer.progress.step, trainer.progress.precision
+    if before not in ("", precision):
+        desk.tell("note", f"goes on in {precision}, which all of these workers are quick in; it was {before} before")
+    trainer.progress.precision = precision
     desk.tell("ready", (trainer.progress, trainer.seconds))
     return Outcome(trainer.run(), trainer.seconds, resumed_at)
 

@@ -34,6 +34,7 @@ class Progress:
     Attributes:
         best_classes: Figures of single classes in the best epoch, named `FIGURE/INDEX OF THE CLASS`.
         history: Scores of every evaluation, without those of single classes.
+        precision: The numbers in which the workers compute, as they have agreed.
     """
 
     epoch: int = 0
@@ -44,6 +45,7 @@ class Progress:
     finished: bool = False
     best_classes: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    precision: str = ""
 
     def ended(self, epochs: int) -> bool:
         """Whether nothing is left to do."""

@@ -1,6 +1,7 @@
 """Python imports this in every process that has its folder on PYTHONPATH: lets things go wrong on demand.
 
-While the file that SIGHTLINE_TEST_NAN names exists, `nano` on rank 1 has a loss that is not a number. Workers of
+While the file that SIGHTLINE_TEST_NAN names exists, `nano` on rank 1 has a loss that is not a number; while one of the
+same name with `.hang` exists, its main thread stands still. Workers of
 detection die over the images whose names are lines of the file that SIGHTLINE_TEST_POISON names.
 """
 
@@ -9,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -41,11 +43,15 @@ class Finder(importlib.abc.MetaPathFinder):
 def spoil_loss(module: Any) -> None:
     import torch.distributed as dist
 
-    right = module.NanoDetector.loss
+    right, file = module.NanoDetector.loss, Path(os.environ["SIGHTLINE_TEST_NAN"])
 
     def loss(*given: Any) -> Any:
         terms = right(*given)
-        if Path(os.environ["SIGHTLINE_TEST_NAN"]).exists() and dist.is_initialized() and dist.get_rank() == 1:
+        if not dist.is_initialized() or dist.get_rank() != 1:
+            return terms
+        while file.with_suffix(".hang").exists():
+            time.sleep(0.1)
+        if file.exists():
             terms[0].total.data.fill_(float("nan"))
         return terms
 

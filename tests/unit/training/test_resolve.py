@@ -14,6 +14,7 @@ from sightline.models import weights as weights_module
 from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import FAMILIES, make_model
 from sightline.models.weights import cached_file
+from sightline.training import precision
 from sightline.training.resolve import resolve_training, start_from_weights
 from sightline.training.run import run_name
 from sightline.workspace import Workspace
@@ -200,3 +201,14 @@ def test_damaged_files_are_noticed(shapes: Dataset, tmp_path: Path, monkeypatch:
     (tmp_path / "model" / "weights.safetensors").write_bytes(b"torn")
     with pytest.raises(DamagedError, match="not as it was written"):
         resolve_training(config(weights=str(tmp_path / "model")), shapes)
+
+
+def test_a_run_has_the_same_name_on_every_processor(shapes: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What numbers workers are quick in is theirs to say, and not the driver's."""
+    names = set()
+    for able in (True, False):
+        monkeypatch.setattr(precision, "_multiplies_bfloat16", lambda able=able: able)
+        config, _ = resolve_training(Config(), shapes)
+        assert config.train.precision == "auto"
+        names.add(run_name(shapes, config))
+    assert len(names) == 1

@@ -1,5 +1,7 @@
 """Sums through shared memory; workers are threads here, `tests/integration/test_many_workers.py` has processes."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,3 +90,16 @@ def test_workers_that_do_not_see_the_memory_do_without(monkeypatch: pytest.Monke
     monkeypatch.setattr(shared_memory, "_open_file", open_once)
     found = run_together(2, lambda collective: share_memory(collective.rank, collective.size, collective.gather))
     assert found == [None, None]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
+def test_a_full_file_system_is_no_reason_to_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file there would end the process by SIGBUS when it is first written to."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path]).returncode:
+        pytest.skip("mounting is refused here")
+    try:
+        monkeypatch.setattr(shared_memory, "_DIRECTORY", tmp_path)
+        assert shared_memory.share_memory(0, 1, lambda value: [value]) is None
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -1,0 +1,74 @@
+"""What workers agree on before they train: the numbers they compute in, the settings, the dataset."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from together import Together, run_together
+
+import sightline
+from sightline.config import TrainConfig, load_config
+from sightline.errors import TrainingError
+from sightline.training import job as job_module
+from sightline.training.collective import Alone
+from sightline.training.job import Job, agree_on_precision
+from sightline.training.launch import _as_rank_0
+
+CPU = torch.device("cpu")
+
+
+class Peers(Alone):
+    """A worker whose peers answer as given."""
+
+    def __init__(self, *others: Any) -> None:
+        self._others = others
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *self._others]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "agreed"),
+    [
+        ("bfloat16", ["bfloat16", "bfloat16"], "bfloat16"),
+        ("bfloat16", ["float32"], "float32"),
+        ("float32", ["bfloat16"], "float32"),
+        ("float32", [], "float32"),
+    ],
+)
+def test_precision(own: str, others: list[str], agreed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` is what all workers' hardware is quick in, wherever the driver runs."""
+    monkeypatch.setattr(job_module, "pick_precision", lambda *_, **__: own)
+    assert agree_on_precision(TrainConfig(model="nano"), CPU, Peers(*others)) == agreed
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    place: Path = tmp_path_factory.mktemp("workspace")
+    sightline.synth("shapes", "shapes", images=4, seed=1, workspace=place)
+    return Job(sightline.open_dataset("shapes", workspace=place), load_config(flags={"train": {"lr": 0.5}}), None)
+
+
+def test_all_workers_take_the_settings_of_rank_0(job: Job) -> None:
+    """Each has resolved what was left open by what its own machine has."""
+
+    def work(collective: Together) -> float | None:
+        train = job.config.train.model_copy(update={"lr": 0.1 * (collective.rank + 1)})
+        return _as_rank_0(
+            replace(job, config=job.config.model_copy(update={"train": train})), collective
+        ).config.train.lr
+
+    assert run_together(3, work) == [0.1, 0.1, 0.1]
+
+
+def test_another_dataset_on_one_worker_is_refused(job: Job, tmp_path: Path) -> None:
+    sightline.synth("shapes", "shapes", images=5, seed=2, workspace=tmp_path)
+    other = sightline.open_dataset("shapes", workspace=tmp_path)
+
+    def work(collective: Together) -> None:
+        _as_rank_0(replace(job, dataset=other) if collective.rank == 1 else job, collective)
+
+    with pytest.raises(TrainingError, match="give all workers the same dataset"):
+        run_together(2, work)
