@@ -29,7 +29,7 @@ from sightline.training.checkpoint import CheckpointDirectory
 
 EPOCHS = 30
 TIMEOUT_S = 300
-WORKERS = {"torchrun": "sightline.training.elastic_worker", "ray": "ray::RayTrainWorker"}
+WORKERS = {"local": "sightline.training.local_worker", "ray": "ray::RayTrainWorker"}
 
 
 class Loss(Exception):

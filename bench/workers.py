@@ -149,7 +149,7 @@ def page(
             "-",
         ),
         (f"ours by the {best.name}", paired_ratio(faster, best), "1.1"),
-        ("workers that Ray started by workers that torchrun started", paired_ratio(on_ray, local), "0.9"),
+        ("workers that Ray started by subprocesses", paired_ratio(on_ray, local), "0.9"),
     ]
     compared = markdown_table(
         ["ratio", "measured", "asked"], [[name, f"**{r:.2f}**", asked] for name, r, asked in ratios]
