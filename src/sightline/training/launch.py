@@ -101,7 +101,9 @@ class JoinedLauncher:
     """This process is rank 0 of workers that somebody else started."""
 
     def __init__(self, config: Config) -> None:
-        self.placement = local_placement(config, workers=int(os.environ["WORLD_SIZE"]), launcher="torchrun")
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        workers = int(os.environ["WORLD_SIZE"])
+        self.placement = local_placement(config, workers=workers, launcher="torchrun", workers_here=here)
 
     def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
         """Train to the end."""

@@ -5,18 +5,24 @@ import torch
 from sightline.config import Config
 from sightline.data.parallel import num_cores
 from sightline.tracking.machine import Placement
-from sightline.training.precision import pick_device
+from sightline.training.devices import plan_devices
+from sightline.training.precision import num_gpus
 
 
-def local_placement(config: Config, *, workers: int, launcher: str) -> Placement:
-    """Workers that share this machine."""
-    device = pick_device(config.train.device)
-    on_gpu = device.type == "cuda"
+def local_placement(config: Config, *, workers: int, launcher: str, workers_here: int | None = None) -> Placement:
+    """Workers that share this machine.
+
+    Args:
+        workers_here: How many of them are on this machine; default: all.
+    """
+    here = workers_here or workers
+    plan = plan_devices(config.train.device, workers=here, gpus=num_gpus())
+    names = (name if name == "cpu" else torch.cuda.get_device_name(name) for name in plan.devices)
     return Placement(
         workers=workers,
-        threads=threads_of(config, workers),
-        devices=(torch.cuda.get_device_name(device) if on_gpu else device.type,),
-        backend="none" if workers == 1 else "nccl" if on_gpu else "gloo",
+        threads=threads_of(config, here),
+        devices=tuple(dict.fromkeys(names)),
+        backend="none" if workers == 1 else plan.backend.rpartition(":")[2],
         launcher=launcher,
     )
 

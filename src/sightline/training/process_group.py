@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from sightline.training import devices
 from sightline.training.collective import LostWorkers
+from sightline.training.precision import num_gpus
 from sightline.training.shared_memory import share_memory
 
 _PATIENCE = timedelta(minutes=30)
@@ -88,5 +90,7 @@ def _meeting_point(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def backend_for(device: torch.device) -> str:
-    """What torch.distributed is to talk over: counts and ids lie on the CPU even where gradients do not."""
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    """See `devices.backend_for`; torchrun and our own launcher say how many workers are on this machine."""
+    workers_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    shared = device.type == "cuda" and workers_here > num_gpus()
+    return devices.backend_for(device.type, shared=shared)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sightline.config import Config, TrainConfig
 from sightline.data.dataset import Dataset
 from sightline.data.manifest import hash_file
@@ -68,7 +70,7 @@ def resolve_training(
         "optimizer": train.optimizer or recipe.optimizer,
         "weight_decay": recipe.weight_decay if train.weight_decay is None else train.weight_decay,
         "batchnorm": train.batchnorm or recipe.batchnorm,
-        "precision": pick_precision(train.precision, pick_device(train.device), depthwise=family.depthwise),
+        "precision": pick_precision(train.precision, _device_of(config), depthwise=family.depthwise),
     }
     resolved = config.model_copy(update={"train": train.model_copy(update=values)})
     owed = licence_note(start.model, family.licence)
@@ -76,6 +78,14 @@ def resolve_training(
     if train.scale_lr:
         notes.append(f"learning rate {values['lr']:g}: {lr:g} for a batch of {_USUAL_BATCH}, scaled to {train.batch}")
     return resolved, notes
+
+
+def _device_of(config: Config) -> torch.device:
+    """What workers compute on; those of a Ray cluster may have a GPU where this machine has none."""
+    on_ray = config.workers.launcher == "ray" or config.workers.address is not None
+    if on_ray and config.train.device == "cuda":
+        return torch.device("cuda")
+    return pick_device(config.train.device)
 
 
 def weights_file(model: str, weights: str) -> Path | None:
