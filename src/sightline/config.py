@@ -177,6 +177,8 @@ class WorkersConfig(Section):
     """Of a Ray cluster: host:port, `auto` for the one this machine belongs to, `local` to start one here."""
     gpus_per_worker: float | None = Field(None, ge=0)
     """Default: one for each worker where there are GPUs."""
+    oversubscribe: bool = False
+    """Start workers even if the cores or the memory are not enough for them."""
     hang_after_s: float = Field(30.0, gt=0)
     """A worker that gives no sign of life for so long is ended, and all begin again at the last checkpoint."""
     verify: bool = False
@@ -229,6 +231,8 @@ class DetectConfig(Section):
     """Of a Ray cluster: host:port, `auto` for the one this machine belongs to; default: one is started here."""
     gpus_per_worker: float | None = Field(None, ge=0)
     """Default: one for each worker where there are enough."""
+    oversubscribe: bool = False
+    """Start workers even if the cores or the memory are not enough for them."""
     threads: int = Field(0, ge=0)
     """Threads of a worker's engine; 0 shares the cores out."""
     chunk: int | None = Field(None, gt=0)

@@ -26,6 +26,7 @@ from sightline.training.keeper import Keeper
 from sightline.training.launch import is_joined, joined_rank, open_launcher, train_joined
 from sightline.training.loop import Progress
 from sightline.training.pictures import draw_predictions, save_with_card
+from sightline.training.preflight import check_cores, check_training
 from sightline.training.record import PREDICTIONS, RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
 from sightline.training.validation import divide
@@ -86,6 +87,7 @@ def train_run(
 ) -> RunResult:
     """Train, or go on training, in a run's directory; leaves the best model in `model/`."""
     watcher, tracker = watcher or Watcher(), tracker or Untracked()
+    check_cores(config)
     config, _ = resolve_training(config, dataset)
     _check(dataset, config)
     if joined_rank() > 0:
@@ -95,6 +97,8 @@ def train_run(
     with _alone_in(directory), open_launcher(config) as launcher:
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
+        num_classes = len(dataset.classes)
+        check_training(config, launcher.placement, directory, num_classes, on_note=watcher.on_note)
         _claim(directory, run_name(dataset, config), fresh=fresh)
         torch.manual_seed(config.train.seed)
         model = _make_model(dataset, config, watcher)
