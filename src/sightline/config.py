@@ -160,7 +160,7 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0)
     """Equal seeds give equal runs."""
     threads: int = Field(0, ge=0)
-    """Threads of torch; 0 means one for each core."""
+    """Threads of torch in each worker; 0 shares out the cores that other processes leave free at the start."""
     checkpoint_every_s: float = Field(60.0, gt=0)
     """Seconds between checkpoints; an epoch that is scored is always saved."""
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 from sightline.cluster.preflight import Node
@@ -25,6 +26,27 @@ def current_nodes() -> list[Node]:
     from sightline.cluster.connection import list_nodes
 
     return list_nodes()
+
+
+def busy_cores(*, interval_s: float = 0.3) -> float:
+    """How many cores other processes keep busy, measured over a moment; 0 where the kernel does not say.
+
+    Not the load average: that remembers the last minute, in which the user's previous run may have been all the load.
+    """
+    before, own_before = _busy_s(_read(Path("/proc/stat"))), time.process_time()
+    began = time.monotonic()
+    time.sleep(interval_s)
+    elapsed = time.monotonic() - began
+    busy = _busy_s(_read(Path("/proc/stat"))) - before - (time.process_time() - own_before)
+    return max(0.0, busy / elapsed)
+
+
+def _busy_s(stat: str) -> float:
+    """Seconds that all cores together have been busy, from the text of /proc/stat."""
+    if not stat:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(ticks) for ticks in stat.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def available_memory(root: Path = Path("/")) -> int:

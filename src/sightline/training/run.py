@@ -23,9 +23,10 @@ from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.job import BEST, CHECKPOINTS, Desk, Job, Outcome, Watcher
 from sightline.training.keeper import Keeper
-from sightline.training.launch import is_joined, joined_rank, open_launcher, train_joined
+from sightline.training.launch import is_joined, joined_rank, open_launcher, pick_launcher, train_joined
 from sightline.training.loop import Progress
 from sightline.training.pictures import draw_predictions, save_with_card
+from sightline.training.placement import settle_threads
 from sightline.training.preflight import check_cores, check_training
 from sightline.training.record import PREDICTIONS, RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
@@ -92,6 +93,8 @@ def train_run(
     _check(dataset, config)
     if joined_rank() > 0:
         return _follow(dataset, config, directory, watcher)
+    if pick_launcher(config.workers) in ("inline", "torchrun"):
+        config = settle_threads(config, on_note=watcher.on_note)
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
     with _alone_in(directory), open_launcher(config) as launcher:
