@@ -64,13 +64,17 @@ def check_workers(demand: Demand, nodes: Sequence[Node], *, oversubscribe: bool 
         ConfigError: Too many workers for the cores, the memory or /dev/shm.
     """
     refusals = [_cores_refusal(demand, nodes), _memory_refusal(demand, nodes), _shared_memory_refusal(demand, nodes)]
-    found = [refusal for refusal in refusals if refusal]
-    if found and not oversubscribe:
-        raise ConfigError(found[0])
+    warnings = _refuse(refusals, oversubscribe=oversubscribe)
     cores = _total_cores(nodes)
-    if not found and demand.workers > cores:
-        found = [f"{demand.workers} workers share {cores:g} cores; {demand.option} {_fitting(demand, nodes)} is faster"]
-    return [f"warning: {text}" for text in found]
+    if not warnings and demand.workers > cores:
+        fitting = _fitting(demand, nodes)
+        return [f"warning: {demand.workers} workers share {cores:g} cores; {demand.option} {fitting} is faster"]
+    return warnings
+
+
+def check_memory(demand: Demand, nodes: Sequence[Node], *, oversubscribe: bool = False) -> list[str]:
+    """The part of `check_workers` about memory, for when it was measured rather than estimated."""
+    return _refuse([_memory_refusal(demand, nodes)], oversubscribe=oversubscribe)
 
 
 def check_disk(needed: int, free: int, directory: str) -> None:
@@ -111,6 +115,13 @@ def share_cpus(nodes: Sequence[Node], demand: Demand, *, threads: int, gpus: flo
         f"{places} workers of {wanted} CPUs and {gpus:g} GPUs; {workers} are wanted: give {demand.option} "
         f"{max(1, places)}, fewer threads, or --oversubscribe to let workers share CPUs"
     )
+
+
+def _refuse(refusals: Sequence[str | None], *, oversubscribe: bool) -> list[str]:
+    found = [refusal for refusal in refusals if refusal]
+    if found and not oversubscribe:
+        raise ConfigError(found[0])
+    return [f"warning: {refusal}" for refusal in found]
 
 
 def _cores_refusal(demand: Demand, nodes: Sequence[Node]) -> str | None:

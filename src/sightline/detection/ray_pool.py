@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sightline.cluster.connection import list_nodes
 from sightline.cluster.local_node import available_memory
-from sightline.cluster.preflight import Demand, check_workers, share_cpus
+from sightline.cluster.preflight import Demand, check_memory, share_cpus
 from sightline.config import DetectConfig
 from sightline.detection.item import Item, Source
 from sightline.detection.pool import IN_FLIGHT, Died, Done, Task
@@ -237,7 +237,7 @@ class RayPool:
         """Refuse the other workers if they do not fit, by what the first one was seen to take."""
         nodes = [replace(node, memory=ready.memory) for node in list_nodes()]
         demand = Demand(self.size, ready.rss, remedy=REMEDY)
-        for warning in check_workers(demand, nodes, oversubscribe=self._config.oversubscribe):
+        for warning in check_memory(demand, nodes, oversubscribe=self._config.oversubscribe):
             self._on_note(warning)
 
     def _replace(self, seat: _Seat, why: str) -> Iterator[Died]:

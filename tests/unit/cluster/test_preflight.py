@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sightline.cluster.preflight import Demand, Node, check_disk, check_workers, share_cpus
+from sightline.cluster.preflight import Demand, Node, check_disk, check_memory, check_workers, share_cpus
 from sightline.errors import ConfigError
 
 GB = 1 << 30
@@ -44,6 +44,20 @@ def test_cores_and_memory(workers: int, cores: list[float], memory_gb: list[floa
     else:
         (warning,) = check_workers(demand, nodes)
         assert expected in warning
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "fit"), [(2, 1, None), (3, 1, 2), (4, 2, None), (5, 2, 4), (1, 3, None), (1, 1, None)]
+)
+def test_memory_that_was_measured(workers: int, nodes: int, fit: int | None) -> None:
+    """Two workers of 3 GB fit into a node of 7 GB; cores do not count."""
+    demand, offered = Demand(workers, memory=3 * GB), [Node(4, 7 * GB)] * nodes
+    if fit is None:
+        assert check_memory(demand, offered) == []
+    else:
+        with pytest.raises(ConfigError, match=rf"of about 3.0 GB .* {7 * nodes}.0 GB .* --workers {fit},"):
+            check_memory(demand, offered)
+    assert check_memory(Demand(99, memory=1), [Node(1, GB)]) == []
 
 
 def test_memory_that_is_unknown_is_not_checked() -> None:
