@@ -11,6 +11,7 @@ import torch
 from sightline.cluster.local_node import current_nodes, local_node
 from sightline.cluster.preflight import PROCESS_MEMORY, Demand, check_disk, check_workers
 from sightline.config import Config, TrainConfig
+from sightline.data.dataset import Dataset
 from sightline.models.detector import Detector
 from sightline.models.factory import make_model
 from sightline.tracking.machine import Placement
@@ -62,19 +63,21 @@ def check_cores(config: Config) -> None:
 
 
 def check_training(
-    config: Config, placement: Placement, directory: Path, num_classes: int, *, on_note: Callable[[str], None]
+    config: Config, placement: Placement, directory: Path, images: Dataset, *, on_note: Callable[[str], None]
 ) -> None:
     """Refuse a run that does not fit; with Ray, while connected to the cluster.
 
     Args:
         config: Resolved.
         directory: Of the run.
+        images: What it trains on.
 
     Raises:
         ConfigError: It does not fit; says what to change.
     """
-    train, launcher = config.train, pick_launcher(config.workers)
-    model = make_model(train.model, num_classes=num_classes, size=train.size)
+    launcher = pick_launcher(config.workers)
+    train = config.train.model_copy(update={"batch": max(1, min(config.train.batch, len(images)))})
+    model = make_model(train.model, num_classes=len(images.classes), size=train.size)
     freeze(model, train.freeze)
     memory = measure_model(model)
     kept = sum(file.stat().st_size for part in (CHECKPOINTS, BEST) for file in (directory / part).rglob("*.*"))

@@ -100,8 +100,7 @@ def train_run(
     with _alone_in(directory), open_launcher(config) as launcher:
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
-        num_classes = len(dataset.classes)
-        check_training(config, launcher.placement, directory, num_classes, on_note=watcher.on_note)
+        check_training(config, launcher.placement, directory, parts.train, on_note=watcher.on_note)
         _claim(directory, run_name(dataset, config), fresh=fresh)
         torch.manual_seed(config.train.seed)
         model = _make_model(dataset, config, watcher)

@@ -8,9 +8,10 @@ import torch
 import sightline
 from sightline.config import load_config
 from sightline.errors import ConfigError
+from sightline.training import process_group
 from sightline.training.devices import backend_for, device_type, plan_devices
 from sightline.training.placement import local_placement
-from sightline.training.precision import pick_device
+from sightline.training.precision import num_gpus, pick_device
 from sightline.training.resolve import resolve_training
 
 NCCL, SHARED = "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"
@@ -48,6 +49,13 @@ def test_backends() -> None:
     assert backend_for("cpu", shared=False) == backend_for("cpu", shared=True) == "gloo"
     assert backend_for("cuda", shared=False) == NCCL
     assert backend_for("cuda", shared=True) == SHARED
+
+
+def test_workers_of_this_machine_decide_on_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun names their number."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(num_gpus() + 1))
+    assert process_group.backend_for(torch.device("cuda")) == SHARED
+    assert process_group.backend_for(torch.device("cpu")) == "gloo"
 
 
 def test_a_gpu_that_is_not_there() -> None:
