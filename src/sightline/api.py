@@ -173,7 +173,8 @@ def train(
         should_stop: Asked after every step; the run saves itself and raises `Stopped`.
         on_note: Told which model and weights were chosen and why, where that was left open, and what was loaded.
         on_workers: Told how many workers are alive, and how many there should be, whenever that changes.
-        settings: Any of the settings of `train`, such as model="ssdlite" or epochs=10; `workers` is how many train.
+        settings: Any of the settings of `train`, such as model="ssdlite" or epochs=10; `workers` is how many train,
+            `oversubscribe` starts them even where the machine is too small for them.
 
     >>> import sightline
     >>> sightline.train("boards", model="nano", epochs=10).best_score  # doctest: +SKIP
@@ -182,17 +183,18 @@ def train(
     from sightline.tracking.mlflow_tracker import open_tracker
     from sightline.training.job import Watcher
     from sightline.training.launch import joined_rank
+    from sightline.training.preflight import check_cores
     from sightline.training.resolve import resolve_training
     from sightline.training.run import run_name, train_run
 
     opened = open_dataset(dataset, workspace=workspace)
-    workers = settings.pop("workers", None)
+    spread = {"count": settings.pop("workers", None), "oversubscribe": settings.pop("oversubscribe", None)}
     if register is not None and check_name(register) and not (config or Config()).tracking.enabled:
         raise ConfigError(f"--register {register} keeps the model in MLflow, and --no-track keeps nothing there")
-    config = _with_settings(config, "workers", {"count": workers} if workers else {})
-    config, notes = resolve_training(
-        _with_settings(config, "train", settings), opened, workspace=Workspace.find(workspace)
-    )
+    config = _with_settings(config, "workers", {key: value for key, value in spread.items() if value is not None})
+    config = _with_settings(config, "train", settings)
+    check_cores(config)  # Before weights are downloaded.
+    config, notes = resolve_training(config, opened, workspace=Workspace.find(workspace))
     given: dict[str, Any] = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop}
     given |= {"on_note": on_note, "on_workers": on_workers}
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})

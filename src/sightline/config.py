@@ -158,7 +158,7 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0)
     """Equal seeds give equal runs."""
     threads: int = Field(0, ge=0)
-    """Threads of torch; 0 means one for each core."""
+    """Threads of torch in each worker; 0 shares out the cores that other processes leave free at the start."""
     checkpoint_every_s: float = Field(60.0, gt=0)
     """Seconds between checkpoints; an epoch that is scored is always saved."""
 
@@ -175,6 +175,8 @@ class WorkersConfig(Section):
     """Of a Ray cluster: host:port, `auto` for the one this machine belongs to, `local` to start one here."""
     gpus_per_worker: float | None = Field(None, ge=0)
     """Default: one for each worker where there are GPUs."""
+    oversubscribe: bool = False
+    """Start workers even if the cores or the memory are not enough for them."""
     hang_after_s: float = Field(30.0, gt=0)
     """A worker that sends no heartbeat for this long is ended, and all begin again at the last checkpoint. So is one
     whose main thread stands still in a step for this long and for 20 times its slowest step, or elsewhere for 20 times
@@ -229,6 +231,8 @@ class DetectConfig(Section):
     """Of a Ray cluster: host:port, `auto` for the one this machine belongs to; default: one is started here."""
     gpus_per_worker: float | None = Field(None, ge=0)
     """Default: one for each worker where there are enough."""
+    oversubscribe: bool = False
+    """Start workers even if the cores or the memory are not enough for them."""
     threads: int = Field(0, ge=0)
     """Threads of a worker's engine; 0 shares the cores out."""
     chunk: int | None = Field(None, gt=0)

@@ -63,9 +63,11 @@ def detect(
     """
     import dataclasses
 
+    from sightline.cluster.local_node import current_nodes
     from sightline.detection.detect import cluster, run_job
     from sightline.detection.past import record
     from sightline.detection.pictures import Pictures
+    from sightline.detection.preflight import check_cores, check_detection
     from sightline.detection.runner import Watcher
     from sightline.detection.targets.factory import open_target
     from sightline.detection.targets.parquet import ParquetTarget
@@ -75,7 +77,10 @@ def detect(
     given = {"on_progress": on_progress, "on_note": on_note, "should_stop": should_stop}
     config = _in_cluster(config, note)
     with cluster(config.detect) as device:
+        nodes = current_nodes()
+        check_cores(config.detect, nodes)
         prepared = _prepare(model, source, root, config, device, note)
+        check_detection(prepared, nodes, on_note=note)
         name, place = _named(to, prepared)
         target: Target = open_target(place, root, table_prefix=config.detect.table_prefix)
         own = root.detections / name

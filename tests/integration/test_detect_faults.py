@@ -206,9 +206,15 @@ def test_ray_and_an_image_that_kills_workers(
     assert rows[bad][:2] == ("rejected", "killed the worker")
 
 
-def test_too_small_a_cluster(place: Path, nodes: RayCluster) -> None:
+def test_too_small_a_cluster(place: Path, nodes: RayCluster, expected: dict[str, Any]) -> None:
+    """More workers than CPUs share them; far more are refused, and so are more threads than there are CPUs."""
+    with pytest.raises(ConfigError, match=r"5 workers .* 2 cores: give --workers 2, or --oversubscribe"):
+        on_ray(place, nodes, "too-many", workers=5)
     with pytest.raises(ConfigError, match="room for 2 workers"):
-        on_ray(place, nodes, "too-many", workers=3)
+        on_ray(place, nodes, "too-many", workers=3, threads=1)
+    notes = on_ray(place, nodes, "many", workers=3)
+    assert any("warning: 3 workers share 2 cores" in note for note in notes)
+    assert found(place, "many") == expected
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may hide a directory from a process")

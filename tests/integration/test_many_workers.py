@@ -221,16 +221,23 @@ def test_a_disk_that_cannot_be_read_for_a_while(
 def test_a_full_disk(
     start: Callable[..., Command], workspace: Path, tmp_path: Path, undisturbed: dict[str, torch.Tensor]
 ) -> None:
-    """A disk with room for the dataset and one checkpoint; then it is made larger, and the run goes on."""
+    """A disk too small for the checkpoints is refused; one that fills up later ends the run, which can be resumed."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", tmp_path]).returncode:
         pytest.skip("mounting is refused here")
     try:
         subprocess.run(["cp", "-r", workspace / "datasets", tmp_path], check=True)
+        small = start(place=tmp_path)
+        assert "the checkpoints of this run need" in small.output()
+        assert small.process is not None
+        assert small.process.returncode == 2
+        subprocess.run(["mount", "-o", "remount,size=200m", tmp_path], check=True)
         command = start(place=tmp_path)
+        command.wait_for_checkpoint()
+        subprocess.run(["dd", "if=/dev/zero", f"of={tmp_path / 'filling'}", "bs=64k"], stderr=subprocess.DEVNULL)
         assert "No space left on device" in command.fail()
         assert command.checkpoints()
         command.wait_until_workers_are_gone()
-        subprocess.run(["mount", "-o", "remount,size=200m", tmp_path], check=True)
+        (tmp_path / "filling").unlink()
         again = start(place=tmp_path)
         assert "went on from step" in again.finish()
         assert same(again.weights(), undisturbed)

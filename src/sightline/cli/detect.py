@@ -50,6 +50,9 @@ def detect(
     address: Annotated[
         str | None, typer.Option(help="A Ray cluster: host:port, or auto.", show_default="one is started here")
     ] = None,
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="Start workers even if cores or memory are not enough.")
+    ] = False,
     engine: Annotated[
         str | None, typer.Option(help="torch, onnxruntime or openvino.", show_default="the fastest")
     ] = None,
@@ -93,7 +96,7 @@ def detect(
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"workers": workers, "address": address, "engine": engine, "threshold": threshold}
-    flags["precision"] = precision
+    flags |= {"precision": precision, "oversubscribe": oversubscribe or None}
     flags |= {"size": size, "batch": batch, "tile": tile, "overlap": overlap, "max_rejected": max_rejected}
     settings = session.config(
         detect={**flags, "save_images": save_images},

@@ -49,6 +49,9 @@ def train(
     address: Annotated[
         str | None, typer.Option(help="A Ray cluster: host:port, auto, or local to start one.", show_default=False)
     ] = None,
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="Start workers even if cores or memory are not enough.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="After every epoch, compare all workers' weights and images.")
     ] = False,
@@ -80,7 +83,7 @@ def train(
     spread = {"count": workers, "launcher": launcher, "address": address, "gpus_per_worker": gpus_per_worker}
     settings = session.config(
         train=flags,
-        workers={**spread, "verify": verify or None},
+        workers={**spread, "verify": verify or None, "oversubscribe": oversubscribe or None},
         tracking={"uri": tracking_uri, "enabled": False if no_track else None},
     )
     with asked_to_stop() as asked, TrainingView(session, settings.train.epochs) as line:

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 
 from sightline.cluster.address import RAY_ADDRESS, find_cluster
+from sightline.cluster.preflight import Node
 from sightline.errors import ConfigError
 
 _SETTINGS = {
@@ -103,6 +104,16 @@ def _read_authentication_again() -> None:
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
+
+
+def list_nodes() -> list[Node]:
+    """The nodes with CPUs of the cluster that this process is connected to, by the resources that Ray knows."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    return [
+        Node(cores=node["CPU"], memory=int(node["memory"]) if "memory" in node else None, gpus=node.get("GPU", 0))
+        for node in alive
+        if node.get("CPU", 0) >= 1
+    ]
 
 
 def _connect(address: str, settings: dict[str, str]) -> None:

@@ -276,6 +276,12 @@ def _pools(
 def _local_device(config: DetectConfig) -> str:
     import torch
 
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if config.gpus_per_worker and not gpus:
+        raise ConfigError(
+            f"detect.gpus_per_worker is {config.gpus_per_worker:g}, and torch finds no GPU on this machine: leave "
+            "it out, or check with `nvidia-smi` that there is one and that torch was installed with CUDA"
+        )
     if config.gpus_per_worker is not None:
         return "cuda" if config.gpus_per_worker else "cpu"
-    return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() >= config.workers else "cpu"
+    return "cuda" if gpus >= config.workers else "cpu"

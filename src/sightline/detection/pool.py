@@ -10,9 +10,7 @@ import pyarrow as pa
 from sightline.detection.item import Item
 from sightline.detection.plan import Chunk
 from sightline.detection.worker import Worker
-from sightline.errors import ConfigError
 
-_GB = 1 << 30
 IN_FLIGHT = 2
 """Tasks of a worker: one goes through the network, of the next the first images are decoded."""
 
@@ -83,22 +81,6 @@ class Pool(Protocol):
     def close(self) -> None:
         """End the workers."""
         ...
-
-
-def check_memory(workers: int, nodes: int, *, each: int, node: int) -> None:
-    """Refuse what cannot fit, before it is killed for it.
-
-    Args:
-        each: Bytes that one worker was seen to take.
-        node: Bytes that a node has.
-    """
-    if -(-workers // nodes) * each <= node:
-        return
-    fit = max(1, node // each * nodes)
-    raise ConfigError(
-        f"a worker takes {each / _GB:.1f} GB with this model and these images, and a node has {node / _GB:.1f} GB: "
-        f"{workers} workers on {nodes} nodes do not fit. Give --workers {fit}, or a smaller --batch or --tile"
-    )
 
 
 class InProcess:

@@ -5,7 +5,6 @@ object store. An actor whose node does not see the source reads through the driv
 gets nowhere, gives its tasks back and is replaced.
 """
 
-import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +17,13 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from sightline.cluster.connection import list_nodes
+from sightline.cluster.local_node import available_memory
+from sightline.cluster.preflight import Demand, check_memory, share_cpus
 from sightline.config import DetectConfig
 from sightline.detection.item import Item, Source
-from sightline.detection.pool import IN_FLIGHT, Died, Done, Task, check_memory
+from sightline.detection.pool import IN_FLIGHT, Died, Done, Task
+from sightline.detection.preflight import REMEDY
 from sightline.detection.setup import Setup
 from sightline.errors import ConfigError, ImageError, SightlineError
 
@@ -54,7 +57,8 @@ class Actor:
         self._worker = setup.make_worker()
         self._worker.process("sample", tuple(sample))
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return Ready(ray.get_runtime_context().get_node_id(), rss, _node_memory(), seen)
+        # What this worker has taken already is its own share of the node.
+        return Ready(ray.get_runtime_context().get_node_id(), rss, available_memory() + rss, seen)
 
     def process(self, chunk: str, items: tuple[Item, ...]) -> pa.Table:
         """Rows for the images of a chunk."""
@@ -129,8 +133,14 @@ class RayPool:
         self._config, self._sample, self._on_note = config, list(sample), on_note
         self.size = config.workers
         self._gpus = gpus_per_worker(config)
-        threads = _cpus_per_worker(config, self._gpus)
-        self._cpus = threads
+        self._cpus = share_cpus(
+            list_nodes(),
+            Demand(config.workers),
+            threads=config.threads,
+            gpus=self._gpus,
+            oversubscribe=config.oversubscribe,
+        )
+        threads = config.threads or max(1, int(self._cpus))
         look = replace(setup.look, decoders=min(threads, setup.look.decoders))
         setup = replace(setup, engine=replace(setup.engine, threads=threads), look=look)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -219,9 +229,16 @@ class RayPool:
         if not ready.sees_source:
             self._on_note("a worker does not see the source: it reads through this machine")
         if len(self._seats) == 1 and self.size > 1:
-            check_memory(self.size, len(_nodes()), each=ready.rss, node=ready.memory)
+            self._check_memory(ready)
         while len(self._seats) < self.size:
             self._seats.append(self._seat())
+
+    def _check_memory(self, ready: Ready) -> None:
+        """Refuse the other workers if they do not fit, by what the first one was seen to take."""
+        nodes = [replace(node, memory=ready.memory) for node in list_nodes()]
+        demand = Demand(self.size, ready.rss, remedy=REMEDY)
+        for warning in check_memory(demand, nodes, oversubscribe=self._config.oversubscribe):
+            self._on_note(warning)
 
     def _replace(self, seat: _Seat, why: str) -> Iterator[Died]:
         """Another actor takes the seat of one that died; its tasks go back."""
@@ -262,42 +279,11 @@ class RayPool:
             seat.done, seat.moved = done, monotonic()
 
 
-def _nodes() -> list[dict[str, float]]:
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    return [node for node in alive if node.get("CPU", 0) >= 1]
-
-
 def gpus_per_worker(config: DetectConfig) -> float:
     """Those asked for; else one for each worker, where the cluster has enough."""
     if config.gpus_per_worker is not None:
         return config.gpus_per_worker
-    return float(sum(node.get("GPU", 0) for node in _nodes()) >= config.workers)
-
-
-def _cpus_per_worker(config: DetectConfig, gpus: float) -> int:
-    """Threads of a worker; raises if there is no place for all, for Ray would wait for ever."""
-    nodes, count = _nodes(), config.workers
-    smallest = min((node["CPU"] for node in nodes), default=0)
-    wanted = config.threads or max(1, int(smallest // -(-count // max(len(nodes), 1))))
-    places = sum(int(min(node["CPU"] // wanted, node.get("GPU", 0) // gpus if gpus else count)) for node in nodes)
-    if places < count:
-        total = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
-        raise ConfigError(
-            f"the Ray cluster has {total['CPU']:g} CPUs and {total['GPU']:g} GPUs, room for {places} workers of "
-            f"{wanted} CPUs and {gpus:g} GPUs; {count} are wanted: give fewer --workers, or fewer detect.threads"
-        )
-    return wanted
-
-
-def _node_memory() -> int:
-    """Bytes that the processes of this node may take."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            limit = file.read().strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdecimal() else total
+    return float(sum(node.gpus for node in list_nodes()) >= config.workers)
 
 
 def _first_line(error: RayError) -> str:

@@ -89,8 +89,13 @@ class Setup:
 
     def worker_of(self, predictor: Predictor) -> Worker:
         """A worker around a model that is loaded already."""
-        batch = self.batch or _DEFAULT_BATCH.get(predictor.device.type, 1)
+        batch = default_batch(self.batch, predictor.device.type)
         return Worker(predictor, self.source, replace(self.look, batch=batch, lanes=self.engine.lanes), self.model)
+
+
+def default_batch(batch: int | None, device: str) -> int:
+    """Images at once: those asked for, else what suits the device."""
+    return batch or _DEFAULT_BATCH.get(device, 1)
 
 
 def pack(directory: Path) -> dict[str, bytes]:

@@ -15,8 +15,8 @@ from sightline.training.collective import Alone, Collective, LostWorkers, broadc
 from sightline.training.job import Desk, Job, Outcome, work
 from sightline.training.keeper import Keeper
 from sightline.training.placement import local_placement
-from sightline.training.precision import pick_device
-from sightline.training.process_group import backend_for, joined
+from sightline.training.precision import place_worker
+from sightline.training.process_group import joined
 
 LauncherName = Literal["inline", "local", "ray", "joined"]
 """`joined` means that another launcher, such as a plain `torchrun`, has started this process as one of the workers."""
@@ -101,7 +101,9 @@ class JoinedLauncher:
     """This process is rank 0 of workers that another launcher started."""
 
     def __init__(self, config: Config) -> None:
-        self.placement = local_placement(config, workers=int(os.environ["WORLD_SIZE"]), launcher="torchrun")
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        workers = int(os.environ["WORLD_SIZE"])
+        self.placement = local_placement(config, workers=workers, launcher="torchrun", workers_here=here)
 
     def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
         """Train to the end."""
@@ -110,10 +112,10 @@ class JoinedLauncher:
 
 def train_joined(job: Job, desk: Desk) -> Outcome:
     """Work among processes that another launcher started, as the environment says; all as rank 0 has resolved it."""
-    device = pick_device(job.config.train.device, index=int(os.environ.get("LOCAL_RANK", "0")))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    here, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    device, backend = place_worker(job.config.train.device, local_rank=local_rank, workers_here=here)
     try:
-        with joined(backend_for(device), activity=desk.activity) as collective:
+        with joined(backend, activity=desk.activity) as collective:
             outcome = work(_as_rank_0(job, collective), collective, desk, workers_here=here, device=device)
             collective.barrier()
             return outcome

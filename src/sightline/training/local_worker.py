@@ -102,17 +102,17 @@ def main() -> None:
 
 def _work(driver: DriverConnection, directory: Path, rank: int) -> None:
     from sightline.training.job import Desk, work
-    from sightline.training.precision import pick_device
-    from sightline.training.process_group import backend_for, joined
+    from sightline.training.precision import place_worker
+    from sightline.training.process_group import joined
     from sightline.training.rendezvous import file_store
 
     start = driver.start
-    device = pick_device(start.job.config.train.device, index=rank)
+    device, backend = place_worker(start.job.config.train.device, local_rank=rank, workers_here=start.size)
     keeps = Desk.in_directory(directory, driver.send, driver.stopping)
     desk = keeps if rank == 0 else Desk(should_stop=driver.stopping)
     desk.activity = driver.activity
     store = file_store(start.store, start.size)
-    with joined(backend_for(device), store, rank=rank, size=start.size, activity=desk.activity) as collective:
+    with joined(backend, store, rank=rank, size=start.size, activity=desk.activity) as collective:
         outcome = work(start.job, collective, desk, workers_here=start.size, device=device)
         collective.barrier()  # No worker leaves while another may still wait for a message.
     driver.send(*(("done", outcome) if rank == 0 else ("bye", None)))

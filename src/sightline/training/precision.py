@@ -6,6 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sightline.training.devices import device_type, plan_devices
+
 PrecisionName = Literal["float32", "bfloat16", "float16"]
 
 
@@ -14,13 +16,31 @@ def pick_device(name: str, *, index: int | None = None) -> torch.device:
 
     Args:
         index: Which of the machine's GPUs; None for the current one.
+
+    Raises:
+        ConfigError: It names a GPU, and there is none.
     """
-    kind = "cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu")
+    gpus = num_gpus()
+    kind = device_type(name, gpus=gpus)
     if kind == "cpu" or index is None:
         return torch.device(kind)
-    device = torch.device(kind, index % torch.cuda.device_count())
+    device = torch.device(kind, index % gpus)
     torch.cuda.set_device(device)
     return device
+
+
+def place_worker(requested: str, *, local_rank: int, workers_here: int) -> tuple[torch.device, str]:
+    """The device of one of the workers on this machine, and the backend over which they communicate."""
+    plan = plan_devices(requested, workers=workers_here, gpus=num_gpus())
+    device = torch.device(plan.devices[local_rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, plan.backend
+
+
+def num_gpus() -> int:
+    """GPUs that torch can use on this machine."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def pick_precision(

@@ -105,7 +105,7 @@ def joined(
     """Join the workers that meet at a store; without one, those that the environment names as torchrun does.
 
     Args:
-        backend: See `backend_for`.
+        backend: See `devices.backend_for`.
     """
     if dist.is_initialized():  # By the program that called us.
         yield ProcessGroup(activity)
@@ -129,8 +129,3 @@ def _of_torchrun(environment: Mapping[str, str]) -> dict[str, Any]:
     store = TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), timeout=COLLECTIVE_TIMEOUT)
     attempt = PrefixStore(f"sightline-{environment['TORCHELASTIC_RESTART_COUNT']}", store)
     return {"store": attempt, "rank": int(environment["RANK"]), "world_size": int(environment["WORLD_SIZE"])}
-
-
-def backend_for(device: torch.device) -> str:
-    """What torch.distributed is to talk over: counts and ids lie on the CPU even where gradients do not."""
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

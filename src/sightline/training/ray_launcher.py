@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sightline.cluster.connection import connected
+from sightline.cluster.connection import connected, list_nodes
+from sightline.cluster.preflight import Demand, share_cpus
 from sightline.config import Config, WorkersConfig
-from sightline.errors import ConfigError, TrainingError
+from sightline.errors import TrainingError
 from sightline.tracking.machine import Placement
+from sightline.training.devices import backend_for
 from sightline.training.job import Job, Outcome
 from sightline.training.keeper import RESTARTS, Keeper
 from sightline.training.loop import Stopped
-from sightline.training.process_group import backend_for
 from sightline.training.ray_worker import BEAT_S, FILES, Post, work_on_ray
 
 _LOOK_EVERY_S = 0.1
@@ -47,10 +47,13 @@ class RayLauncher:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        self._nodes = [node for node in alive if node.get("CPU", 0) >= 1]
+        self._nodes = list_nodes()
         self._gpus = self._gpus_per_worker()
-        self._cpus = self._cpus_per_worker()
+        workers, threads = config.workers, config.train.threads
+        self._cpus = share_cpus(
+            self._nodes, Demand(workers.count), threads=threads, gpus=self._gpus, oversubscribe=workers.oversubscribe
+        )
+        self._threads = threads or max(1, int(self._cpus))
 
     @property
     def placement(self) -> Placement:
@@ -59,9 +62,9 @@ class RayLauncher:
         return Placement(
             nodes=min(count, len(self._nodes)),
             workers=count,
-            threads=self._cpus,
+            threads=self._threads,
             devices=("cuda" if self._gpus else "cpu",),
-            backend="nccl" if self._gpus else "gloo",
+            backend=self._backend.rpartition(":")[2],
             launcher="ray",
         )
 
@@ -74,8 +77,7 @@ class RayLauncher:
         )
         weights = ray.put(job.weights)
         job = replace(job, weights=None, config=self._settled(job.config))
-        backend = backend_for(torch.device("cuda" if self._gpus else "cpu"))
-        given = {"job": job, "weights": [weights], "post": post, "backend": backend}
+        given = {"job": job, "weights": [weights], "post": post, "backend": self._backend}
         try:
             return self._insist(_Driver(post, keeper, self._config.workers), given, keeper)
         finally:
@@ -118,32 +120,16 @@ class RayLauncher:
         workers, device = self._config.workers, self._config.train.device
         if workers.gpus_per_worker is not None:
             return workers.gpus_per_worker
-        return float(device == "cuda" or (device == "auto" and self._total("GPU") >= workers.count))
+        return float(device == "cuda" or (device == "auto" and sum(node.gpus for node in self._nodes) >= workers.count))
 
-    def _cpus_per_worker(self) -> int:
-        """Raises if there is no place for all workers, for Ray would wait for ever."""
-        count = self._config.workers.count
-        smallest = min((node["CPU"] for node in self._nodes), default=0)
-        wanted = self._config.train.threads or max(1, int(smallest // -(-count // max(len(self._nodes), 1))))
-        places = sum(
-            int(min(node["CPU"] // wanted, node.get("GPU", 0) // self._gpus if self._gpus else count))
-            for node in self._nodes
-        )
-        if places < count:
-            raise ConfigError(
-                f"the Ray cluster has {self._total('CPU'):g} CPUs and {self._total('GPU'):g} GPUs, room for {places} "
-                f"workers of {wanted} CPUs and {self._gpus:g} GPUs; {count} are wanted: give fewer --workers, or a "
-                "smaller train.threads"
-            )
-        return wanted
+    @property
+    def _backend(self) -> str:
+        return backend_for("cuda" if self._gpus else "cpu", shared=self._gpus < 1)
 
     def _settled(self, config: Config) -> Config:
         """Threads and device as they were placed; a worker must not decide by what its node happens to have."""
-        placed = {"threads": self._cpus, "device": "cuda" if self._gpus else "cpu"}
+        placed = {"threads": self._threads, "device": "cuda" if self._gpus else "cpu"}
         return config.model_copy(update={"train": config.train.model_copy(update=placed)})
-
-    def _total(self, resource: str) -> float:
-        return float(sum(node.get(resource, 0) for node in self._nodes))
 
 
 @contextmanager

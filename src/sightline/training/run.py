@@ -25,9 +25,11 @@ from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.job import BEST, CHECKPOINTS, Desk, Job, Outcome, Watcher
 from sightline.training.keeper import Keeper
-from sightline.training.launch import is_joined, joined_rank, open_launcher, train_joined
+from sightline.training.launch import is_joined, joined_rank, open_launcher, pick_launcher, train_joined
 from sightline.training.loop import Progress
 from sightline.training.pictures import draw_predictions, save_with_card
+from sightline.training.placement import settle_threads
+from sightline.training.preflight import check_cores, check_training
 from sightline.training.record import PREDICTIONS, RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
 from sightline.training.validation import divide
@@ -88,10 +90,13 @@ def train_run(
 ) -> RunResult:
     """Train, or go on training, in a run's directory; leaves the best model in `model/`."""
     watcher, tracker = watcher or Watcher(), tracker or Untracked()
+    check_cores(config)
     config, _ = resolve_training(config, dataset)
     _check(dataset, config)
     if joined_rank() > 0:
         return _follow(dataset, config, directory, watcher)
+    if pick_launcher(config.workers) in ("inline", "local"):
+        config = settle_threads(config, on_note=watcher.on_note)
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
     with _alone_in(directory), open_launcher(config) as launcher:
@@ -99,6 +104,7 @@ def train_run(
             watcher.on_note(f"training on the Ray cluster of this process ({find_cluster()})")
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
+        check_training(config, launcher.placement, directory, parts.train, on_note=watcher.on_note)
         _claim(directory, run_name(dataset, config), fresh=fresh)
         torch.manual_seed(config.train.seed)
         model = _make_model(dataset, config, watcher)

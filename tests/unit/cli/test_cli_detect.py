@@ -1,6 +1,8 @@
 """The commands of detection, as they are typed."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 
 from sightline.cli.main import app
 from sightline.data.decode import encode_jpeg
+from sightline.data.parallel import num_cores
 from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import make_model
 
@@ -68,6 +71,27 @@ def test_dry_run(tmp_path: Path, photos: Path, model: str) -> None:
     assert "7 images; " in text
     assert "images/s" in text
     assert "memory of a worker" in text
+
+
+def failed(*words: str) -> str:
+    """What a command says that is refused for a setting."""
+    done = subprocess.run([sys.executable, "-m", "sightline", *words], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_far_too_many_workers_are_refused_before_anything_starts(tmp_path: Path, photos: Path, model: str) -> None:
+    many = str(max(99, 2 * num_cores() + 1))
+    said = failed("detect", model, str(photos), "--workers", many, "-w", str(tmp_path / "ws"))
+    assert f"{many} workers" in said
+    assert f"give --workers {num_cores()}, or --oversubscribe" in said
+    assert not (tmp_path / "ws").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_no_bug(tmp_path: Path, photos: Path, model: str) -> None:
+    said = failed("detect", model, str(photos), "--set", "detect.gpus_per_worker=1", "-w", str(tmp_path / "ws"))
+    assert "detect.gpus_per_worker is 1, and torch finds no GPU on this machine" in said
 
 
 def test_no_detections_yet(tmp_path: Path) -> None:

@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from sightline.data.parallel import num_cores
+
 COMMAND = [sys.executable, "-m", "sightline"]
 SMALL = ["--epochs", "2", "--batch", "4", "--size", "64", "--set", "train.threads=1"]
 
@@ -107,3 +112,22 @@ def test_a_run_as_a_page(tmp_path: Path) -> None:
     assert "mAP50" in page
     assert page.count("data:image/jpeg;base64,") >= 1
     assert "<script" not in page
+
+
+def test_far_too_many_workers_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    sightline("synth", "shapes", "--images", "20", cwd=tmp_path)
+    many = str(max(99, 2 * num_cores() + 1))
+    done = sightline("train", "shapes", *SMALL, "--workers", many, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"{many} workers" in said
+    assert f"give --workers {num_cores()}, or --oversubscribe" in said
+    assert not (tmp_path / "sightline-workspace" / "runs").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_no_bug(tmp_path: Path) -> None:
+    sightline("synth", "shapes", "--images", "20", cwd=tmp_path)
+    done = sightline("train", "shapes", *SMALL, "--set", "train.device=cuda", "--workers", "2", cwd=tmp_path)
+    assert (done.returncode, "This is a bug" in done.stderr) == (2, False), done.stderr
+    assert "torch finds no GPU on this machine" in " ".join(done.stderr.split())

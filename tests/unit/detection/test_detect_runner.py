@@ -8,11 +8,9 @@ import pytest
 from fakes import MODEL, FakePool, Images, names
 
 from sightline.detection.plan import Planner
-from sightline.detection.pool import check_memory
 from sightline.detection.runner import Counts, Progress, Runner, Stopped, Watcher
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
-from sightline.errors import ConfigError
 
 
 def opened(place: Path) -> ParquetTarget:
@@ -127,15 +125,3 @@ def test_progress_counts_what_was_done_before(tmp_path: Path) -> None:
     told: list[Progress] = []
     run(tmp_path, names(130), FakePool(), Watcher(on_progress=told.append))
     assert (told[-1].done, told[-1].new, told[-1].total, told[-1].listed) == (130, 30, 130, True)
-
-
-@pytest.mark.parametrize(
-    ("workers", "nodes", "fit"), [(2, 1, None), (3, 1, 2), (4, 2, None), (5, 2, 4), (1, 3, None), (1, 1, None)]
-)
-def test_what_does_not_fit_into_memory_is_refused(workers: int, nodes: int, fit: int | None) -> None:
-    """Two workers fit into a node."""
-    if fit is None:
-        check_memory(workers, nodes, each=3 << 30, node=7 << 30)
-    else:
-        with pytest.raises(ConfigError, match=f"takes 3.0 GB .* has 7.0 GB.* --workers {fit},"):
-            check_memory(workers, nodes, each=3 << 30, node=7 << 30)
