@@ -74,7 +74,7 @@ def read_yolo_checkpoint(file: Path) -> YoloCheckpoint:
     model = held.get(_HELD_AS_EMA) or held.get(_HELD_AS_MODEL)
     if not isinstance(model, _Shell):
         raise FormatError(f"weights {shown} name classes of Ultralytics and hold no model of it")
-    weights = dict(_tensors(model, "", depth=0))
+    weights = dict(_tensors(model, "", depth=0, seen=set()))
     said = vars(model)
     if not weights or any(".cv4." in name for name in weights):
         raise FormatError(f"weights {shown} are no detector: only those of the task detect can be used")
@@ -96,10 +96,20 @@ def _named_in(file: Path) -> set[str]:
         return set()  # Not written by torch; whoever reads it says so.
 
 
-def _tensors(shell: Any, prefix: str, *, depth: int) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers of a module and of what is in it, by the names that `state_dict` gives them."""
+def _tensors(shell: Any, prefix: str, *, depth: int, seen: set[int]) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers of a module and of what is in it, by the names that `state_dict` gives them.
+
+    A module that is reachable by several paths is visited once: a few nested references to the same object would
+    otherwise take exponential time.
+
+    Args:
+        seen: Ids of the modules visited so far; the caller keeps the modules alive.
+    """
     if depth > 20:
         raise DamagedError("modules lie in each other without end")
+    if id(shell) in seen:
+        return []
+    seen.add(id(shell))
     held = vars(shell)
     found = [
         (prefix + str(name), tensor.detach().float() if tensor.is_floating_point() else tensor.detach())
@@ -109,7 +119,7 @@ def _tensors(shell: Any, prefix: str, *, depth: int) -> list[tuple[str, Tensor]]
     ]
     for name, inner in _items(held.get("_modules")):
         if isinstance(inner, _Shell):
-            found += _tensors(inner, f"{prefix}{name}.", depth=depth + 1)
+            found += _tensors(inner, f"{prefix}{name}.", depth=depth + 1, seen=seen)
     return found
 
 

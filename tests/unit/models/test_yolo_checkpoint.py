@@ -149,6 +149,16 @@ def test_names_that_sound_like_the_package_are_shells_that_do_nothing(tmp_path: 
     assert read_yolo_checkpoint(file).model == "yolov8n"
 
 
+def test_a_module_that_is_referenced_many_times_is_visited_once(tmp_path: Path) -> None:
+    """Sixteen levels that each refer twice to the next one: 65,536 paths to one convolution."""
+    inner: nn.Module = nn.Conv2d(3, 4, 1, bias=False)
+    for _ in range(16):
+        inner = nn.Sequential(inner, inner)
+    made = network()
+    made.model = inner
+    assert list(read_yolo_checkpoint(save(tmp_path / "bomb.pt", made)).weights) == ["model" + ".0" * 16 + ".weight"]
+
+
 def test_other_tasks_and_other_contents_are_refused(tmp_path: Path) -> None:
     from ultralytics.nn.tasks import SegmentationModel
 
