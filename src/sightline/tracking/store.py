@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlflow-artifacts"
+UNITY_CATALOG = "databricks-uc"
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,37 @@ class Store:
         return str(self.database) if self.database else hide_parts(self.uri, self.uri)
 
     @property
+    def registry_uri(self) -> str:
+        """Where models are registered: MLFLOW_REGISTRY_URI, else Unity Catalog for Databricks, else where runs are."""
+        if uri := os.environ.get("MLFLOW_REGISTRY_URI"):
+            return uri
+        return self.uri.replace("databricks", UNITY_CATALOG, 1) if self.is_databricks else self.uri
+
+    @property
+    def registry_place(self) -> str:
+        """Where models are registered, as it may be shown."""
+        return self.place if self.registry_uri == self.uri else hide_parts(self.registry_uri, self.registry_uri)
+
+    @property
+    def is_databricks(self) -> bool:
+        """Whether runs are kept in a Databricks workspace."""
+        return _scheme(self.uri) == "databricks"
+
+    @property
+    def is_unity_catalog(self) -> bool:
+        """Whether models are registered in Unity Catalog, which serves only a part of MLflow's interface."""
+        return _scheme(self.registry_uri) == UNITY_CATALOG
+
+    @property
     def is_database(self) -> bool:
-        """Whether this process writes to the database itself, without a server between."""
-        return self.uri.partition("://")[0].partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
+        """Whether this process writes registered models to a database itself, without a server between."""
+        return _scheme(self.registry_uri).partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
 
     def open(self) -> "MlflowClient":
         """A client; the database and its directory are made if need be."""
         if self.database:
             self.database.parent.mkdir(parents=True, exist_ok=True)
-        return open_client(self.uri)
+        return open_client(self.uri, registry_uri=self.registry_uri)
 
     def find_experiment(self, client: "MlflowClient") -> str | None:
         """The id of the experiment, if there is one."""
@@ -76,3 +99,7 @@ class Store:
                 if made_by_another is None:
                     raise
                 return made_by_another
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition("://")[0]
