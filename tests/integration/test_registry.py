@@ -256,7 +256,7 @@ def test_an_alias_that_moved_while_models_were_scored_is_left_alone(home: Path) 
         scored = [Scored(one.label, str(one.bundle), "nano", "map", {"map": 0.5}, {}) for one in (new, old)]
         return ModelComparison("shapes", "test", 1, tuple(scored))
 
-    with pytest.raises(GateError, match="moved the alias 'champion' of 'boards' from 1 to 3 .* run the command again"):
+    with pytest.raises(GateError, match=r"moved the alias 'champion' of 'boards' from 1 to 3 .* run the command again"):
         promote(registry, second, "champion", compare=compare)
     assert registry.by_alias("boards", "champion") == registry.by_number("boards", "3")
 

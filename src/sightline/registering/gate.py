@@ -55,11 +55,11 @@ def _refuse_moved(registry: Registry, name: str, alias: str, before: ModelVersio
     MLflow has no compare-and-set for aliases, so two promotions within the same few milliseconds can still overlap.
     """
     now = registry.holder(name, alias)
-    if (now and now.version) != (before and before.version):
+    was, is_now = (holder.version if holder else "no version" for holder in (before, now))
+    if was != is_now:
         raise GateError(
-            f"another promotion moved the alias {alias!r} of {name!r} from {before.version if before else 'no version'} "
-            f"to {now.version if now else 'no version'} while this one was scoring. Nothing was changed; run the command "
-            "again to compare with the present holder"
+            f"another promotion moved the alias {alias!r} of {name!r} from {was} to {is_now} while this one was "
+            "scoring. Nothing was changed; run the command again to compare with the present holder"
         )
 
 
