@@ -148,7 +148,11 @@ def test_what_mlflow_stores_is_a_bundle_behind_a_constant_file(home: Path) -> No
     assert (place / "pyfunc_shim.py").read_bytes() == shim.read_bytes()
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".pth"))]
     assert open_bundle(place / "artifacts" / "bundle").hash == open_bundle(home / "runs/learned/model").hash
-    assert (place / "requirements.txt").read_text().splitlines()[0] == f"sightline=={sightline.__version__}"
+    wheel = f"wheels/sightline-{sightline.__version__}-py3-none-any.whl"
+    required = (place / "requirements.txt").read_text()
+    assert required.splitlines()[0] == wheel
+    assert "sightline==" not in required + (place / "conda.yaml").read_text() + (place / "python_env.yaml").read_text()
+    assert (place / wheel).is_file()
     example = json.loads((place / "serving_input_example.json").read_text())["dataframe_split"]
     assert base64.b64decode(example["data"][0][0]).startswith(b"\xff\xd8")
     assert "signature:" in (place / "MLmodel").read_text()

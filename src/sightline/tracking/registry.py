@@ -6,7 +6,7 @@ Only the bundle's files are ever taken from a registry, and none of its code: ML
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -124,16 +124,27 @@ class Registry:
         return self.holder(name, alias) or next(iter(self.versions(name)), None)
 
     def register(
-        self, name: str, bundle: Path, *, hash: str, run_id: str | None, facts: Mapping[str, str]
+        self,
+        name: str,
+        bundle: Path,
+        *,
+        hash: str,
+        run_id: str | None,
+        facts: Mapping[str, str],
+        extras: Sequence[str] = (),
     ) -> ModelVersion:
-        """Keep a bundle as the next version of a model; one that is there already stays the version it is."""
+        """Keep a bundle as the next version of a model; one that is there already stays the version it is.
+
+        Args:
+            extras: Of Sightline, which the bundle needs.
+        """
         there = next((entry for entry in self.versions(name) if entry.bundle == hash), None)
         if there:
             return there
         with telling(self._store.registry_uri):
             self._make_model(name)
             run_id = run_id if run_id and self._has_run(run_id) else None
-            with write_pyfunc(bundle) as directory:
+            with write_pyfunc(bundle, extras=extras) as directory:
                 if self._store.is_unity_catalog:
                     made = self._create_in_unity_catalog(name, directory, {_HASH: hash, **facts}, run_id=run_id)
                 else:
