@@ -14,7 +14,7 @@ from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, TrackingError
 from sightline.report.inspection import Inspection
-from sightline.workspace import Workspace, check_name
+from sightline.workspace import Workspace, check_name, is_location
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
@@ -61,6 +61,8 @@ def ingest(
     reader, format_name, why = open_reader(str(source), config.ingest)
     if recognised:
         recognised(format_name, why)
+    if not is_location(to):
+        Workspace.find(workspace).make()
     return write_dataset(Source(reader, without_secrets(str(source)), format_name), target, config, progress)
 
 
@@ -87,6 +89,8 @@ def synth(
     target.refuse_existing()
     reader = SynthReader(kind, images=images, seed=seed, size=size)
     source = Source(reader, f"synth {kind}, seed {seed}, {images} images of {reader.size} pixels", "synth")
+    if not is_location(to):
+        Workspace.find(workspace).make()
     return write_dataset(source, target, config or Config(), progress)
 
 
@@ -198,7 +202,7 @@ def train(
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
     for note in notes:
         watcher.on_note(note)
-    directory = Workspace.find(workspace).runs / (check_name(name) if name else run_name(opened, config))
+    directory = Workspace.find(workspace).make().runs / (check_name(name) if name else run_name(opened, config))
     tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
     result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
     if register is None or joined_rank() > 0:

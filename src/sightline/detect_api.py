@@ -76,6 +76,7 @@ def detect(
     with cluster(config.detect) as device:
         prepared = _prepare(model, source, root, config, device, note)
         name, place = _named(to, prepared)
+        root.make()
         target: Target = open_target(place, root, table_prefix=config.detect.table_prefix)
         own = root.detections / name
         directory = target.directory if isinstance(target, ParquetTarget) else own

@@ -412,7 +412,9 @@ def export_model(
     precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
     name = Path(model).name.replace("@", "-")
     directory = (
-        Path(output) if output else Workspace.find(workspace).root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
+        Path(output)
+        if output
+        else Workspace.find(workspace).make().root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
     )
     refuse_existing(directory)  # Before the work, not after it.
     form = export_onnx(loaded)

@@ -1,6 +1,7 @@
 """Where runs are kept: SQLite in the workspace, or any server by URI."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from sightline.config import TrackingConfig
 from sightline.secrets import hide_parts
 from sightline.tracking.library import is_there_already, open_client, telling
+from sightline.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -77,7 +79,10 @@ class Store:
     def open(self) -> "MlflowClient":
         """A client; the database and its directory are made if need be."""
         if self.database:
-            self.database.parent.mkdir(parents=True, exist_ok=True)
+            Workspace(self.database.parent).make()
+            # SQLite would take the umask; runs and models name datasets, paths and machines.
+            with suppress(FileExistsError):
+                os.close(os.open(self.database, os.O_CREAT | os.O_EXCL, 0o600))
         return open_client(self.uri, registry_uri=self.registry_uri)
 
     def find_experiment(self, client: "MlflowClient") -> str | None:
