@@ -262,17 +262,18 @@ def evaluate(
     progress: Any = None,
     on_note: Callable[[str], None] | None = None,
 ) -> "DetectionResult | ClassificationResult":
-    """Score a model on a split of a dataset; precision, recall and F1 at the threshold that validation chose.
+    """Score a model on a split of a dataset; precision, recall and F1 at the threshold that `detect` would use.
 
     Args:
         model: A run, a registered model, a path or a URL: see `load_model`.
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
-        score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
+        score_threshold: For precision, recall, F1 and the confusion matrix; default: the one that validation chose,
+            else 0.3. It is never chosen on the images that are scored.
         engine: What runs the model: see `load_model`; default: torch, or `auto` for a model that came as an ONNX file.
         deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
         config: `loader` says how images are read, `tracking` where models are registered.
-        on_note: Told which model a name was taken for, where it could mean several.
+        on_note: Called with the model that a name was taken for, where it could mean several, and with the threshold.
 
     >>> import sightline
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
@@ -280,6 +281,7 @@ def evaluate(
     from sightline.data.formats.deeppcb_results import DeepPcbResults
     from sightline.engines.factory import open_engine
     from sightline.models.graph import is_onnx
+    from sightline.models.predictor import lowest_score, threshold_note
     from sightline.models.reference import Finder
     from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
@@ -297,7 +299,9 @@ def evaluate(
         compiled = Workspace.find(workspace).compiled
         runner = open_engine(loaded, name=engine or "auto", cache=compiled, key=bundle.hash)
     chosen = opened.select(split)
-    threshold = bundle.info.score_threshold if score_threshold is None else score_threshold
+    threshold = lowest_score(bundle.info, score_threshold)
+    if on_note and bundle.info.task == "detection":
+        on_note(f"precision, recall and F1 at {threshold_note(bundle.info, score_threshold)}")
     metric = make_metric(loaded, opened, iou=iou, score_threshold=threshold)
     results = DeepPcbResults(deeppcb, opened.classes, score_threshold=threshold) if deeppcb else None
 

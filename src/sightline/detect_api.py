@@ -203,7 +203,7 @@ def _prepare(
     from sightline.detection.detect import prepare
     from sightline.detection.rows import ModelName
     from sightline.detection.sources.factory import open_source
-    from sightline.models.licence import licence_note
+    from sightline.models.predictor import threshold_note
     from sightline.models.reference import Finder
 
     opened, why = open_source(source, config.source, root)
@@ -212,10 +212,8 @@ def _prepare(
     called = bundle.info.run.name if bundle.info.run else Path(str(model)).name
     named = ModelName(version.name, version.version) if version else ModelName(called, bundle.hash[:12])
     prepared = prepare(opened, bundle, named, config, device=device, cache=root.compiled)
-    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}")
-    owed = licence_note(bundle.info.model, bundle.info.licence)
-    if owed:
-        note(owed)
+    chosen = f", {threshold_note(bundle.info, config.detect.threshold)}" if bundle.info.task == "detection" else ""
+    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}{chosen}")
     return prepared
 
 
