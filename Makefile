@@ -7,12 +7,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip
-STAMP := $(VENV)/.installed-$(shell cat requirements/{core,torch}.txt pyproject.toml | cksum | cut -d' ' -f1)$(TORCH_BACKEND)
+STAMP := $(VENV)/.installed-$(shell cat requirements/{tools,core,torch}.txt pyproject.toml | cksum | cut -d' ' -f1)$(TORCH_BACKEND)
 DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth bench-yolo bench-app chaos requirements programs clean
+.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth bench-yolo bench-app chaos requirements programs audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,7 +24,7 @@ $(STAMP):
 	$(SAY) "Installing Sightline into $(VENV) (about 6 GB with torch's CUDA libraries; a minute or two the first time)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v.major}.{v.minor}: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
 ifdef TORCH_BACKEND
 	$(SAY) "torch and torchvision for $(TORCH_BACKEND), unhashed"
 	@$(UV) install --python $(BIN)/python --torch-backend $(TORCH_BACKEND) -r requirements/torch.in
@@ -32,7 +32,7 @@ ifdef TORCH_BACKEND
 else
 	@$(UV) install --python $(BIN)/python --compile-bytecode --require-hashes -r requirements/core.txt -r requirements/torch.txt
 endif
-	@$(UV) install --python $(BIN)/python --quiet --no-deps --editable .
+	@$(UV) install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/.installed-* $(VENV)/.dev-* && touch $@
 
 $(DEV_STAMP): $(STAMP)
@@ -43,7 +43,7 @@ $(DEV_STAMP): $(STAMP)
 demo: install ## the main job on synthetic circuit boards, in about four minutes
 	@$(BIN)/sightline demo
 
-test: $(DEV_STAMP) programs ## all quick tests
+test: $(DEV_STAMP) programs ## all quick tests; SYSTEM_PACKAGES=no installs no Debian packages and skips what needs them
 	$(SAY) "Testing"
 	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
 
@@ -52,6 +52,11 @@ test-slow: $(DEV_STAMP) programs ## the slow tests too
 
 programs:
 	@scripts/test-programs
+
+audit: $(STAMP) ## bill of materials (sbom.json) and known vulnerabilities of the lock files; exit code 2 if it could not ask
+	@test -x $(VENV)/audit/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/audit
+	@$(UV) install --quiet --python $(VENV)/audit/bin/python --require-hashes -r requirements/audit.txt
+	@$(VENV)/audit/bin/python scripts/audit.py sbom.json
 
 lint: $(DEV_STAMP) ## ruff and mypy
 	$(SAY) "Linting"
@@ -104,6 +109,8 @@ requirements: ## compile the locked requirements anew (needs uv)
 	$(COMPILE) pyproject.toml --extra all --override requirements/without-torch.txt --constraint requirements/dev.txt \
 	  --output-file requirements/core.txt
 	$(COMPILE) requirements/torch.in --constraint requirements/dev.txt --output-file requirements/torch.txt
+	$(COMPILE) requirements/tools.in --output-file requirements/tools.txt
+	$(COMPILE) requirements/audit.in --output-file requirements/audit.txt
 
 clean: ## remove the environment and caches, not the workspace
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

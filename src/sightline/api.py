@@ -14,7 +14,7 @@ from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, TrackingError
 from sightline.report.inspection import Inspection
-from sightline.workspace import Workspace, check_name
+from sightline.workspace import Workspace, check_name, is_location
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
@@ -61,6 +61,8 @@ def ingest(
     reader, format_name, why = open_reader(str(source), config.ingest)
     if recognised:
         recognised(format_name, why)
+    if not is_location(to):
+        Workspace.find(workspace).make()
     return write_dataset(Source(reader, without_secrets(str(source)), format_name), target, config, progress)
 
 
@@ -87,6 +89,8 @@ def synth(
     target.refuse_existing()
     reader = SynthReader(kind, images=images, seed=seed, size=size)
     source = Source(reader, f"synth {kind}, seed {seed}, {images} images of {reader.size} pixels", "synth")
+    if not is_location(to):
+        Workspace.find(workspace).make()
     return write_dataset(source, target, config or Config(), progress)
 
 
@@ -200,7 +204,7 @@ def train(
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
     for note in notes:
         watcher.on_note(note)
-    directory = Workspace.find(workspace).runs / (check_name(name) if name else run_name(opened, config))
+    directory = Workspace.find(workspace).make().runs / (check_name(name) if name else run_name(opened, config))
     tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
     result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
     if register is None or joined_rank() > 0:
@@ -261,18 +265,19 @@ def evaluate(
     progress: Any = None,
     on_note: Callable[[str], None] | None = None,
 ) -> "DetectionResult | ClassificationResult":
-    """Score a model on a split of a dataset; precision, recall and F1 at the threshold that validation chose.
+    """Score a model on a split of a dataset; precision, recall and F1 at the threshold that `detect` would use.
 
     Args:
         model: A run, a registered model, a path or a URL: see `load_model`.
         iou: One overlap for mAP, precision, recall and F1, instead of COCO's.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
-        score_threshold: For precision, recall, F1 and the confusion matrix, instead of the one that validation chose.
+        score_threshold: For precision, recall, F1 and the confusion matrix; default: the one that validation chose,
+            else 0.3. It is never chosen on the images that are scored.
         batch: Images that go through the model at once.
         engine: What runs the model: see `load_model`; default: torch, or `auto` for a model that came as an ONNX file.
         deeppcb: Where to write what was found, in the form of DeepPCB's own evaluation.
         config: `loader` and `decode` say how images are read, `tracking` where models are registered.
-        on_note: Told which model a name was taken for, where it could mean several.
+        on_note: Called with the model that a name was taken for, where it could mean several, and with the threshold.
 
     >>> import sightline
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
@@ -281,6 +286,7 @@ def evaluate(
     from sightline.data.loader import LoadOptions
     from sightline.engines.factory import open_engine
     from sightline.models.graph import is_onnx
+    from sightline.models.predictor import lowest_score, threshold_note
     from sightline.models.reference import Finder
     from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
@@ -298,7 +304,9 @@ def evaluate(
         compiled = Workspace.find(workspace).compiled
         runner = open_engine(loaded, name=engine or "auto", cache=compiled, key=bundle.hash)
     chosen = opened.select(split)
-    threshold = bundle.info.score_threshold if score_threshold is None else score_threshold
+    threshold = lowest_score(bundle.info, score_threshold)
+    if on_note and bundle.info.task == "detection":
+        on_note(f"precision, recall and F1 at {threshold_note(bundle.info, score_threshold)}")
     metric = make_metric(loaded, opened, iou=iou, score_threshold=threshold)
     results = DeepPcbResults(deeppcb, opened.classes, score_threshold=threshold) if deeppcb else None
 

@@ -82,6 +82,7 @@ def detect(
         prepared = _prepare(model, source, root, config, device, note)
         check_detection(prepared, nodes, on_note=note)
         name, place = _named(to, prepared)
+        root.make()
         target: Target = open_target(place, root, table_prefix=config.detect.table_prefix)
         own = root.detections / name
         directory = target.directory if isinstance(target, ParquetTarget) else own
@@ -209,7 +210,7 @@ def _prepare(
     from sightline.detection.detect import prepare
     from sightline.detection.rows import ModelName
     from sightline.detection.sources.factory import open_source
-    from sightline.models.licence import licence_note
+    from sightline.models.predictor import threshold_note
     from sightline.models.reference import Finder
 
     opened, why = open_source(source, config.source, root)
@@ -218,10 +219,8 @@ def _prepare(
     called = bundle.info.run.name if bundle.info.run else Path(str(model)).name
     named = ModelName(version.name, version.version) if version else ModelName(called, bundle.hash[:12])
     prepared = prepare(opened, bundle, named, config, device=device, cache=root.compiled)
-    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}")
-    owed = licence_note(bundle.info.model, bundle.info.licence)
-    if owed:
-        note(owed)
+    chosen = f", {threshold_note(bundle.info, config.detect.threshold)}" if bundle.info.task == "detection" else ""
+    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}{chosen}")
     return prepared
 
 

@@ -63,6 +63,8 @@ class TrackingError(SightlineError):
 class GateError(SightlineError):
     """A model that is worse than the one it would replace."""
 
+    exit_code = 5
+
 
 class TooManyRejectedError(SightlineError):
     """More input was unusable than the caller allowed."""

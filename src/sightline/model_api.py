@@ -42,14 +42,13 @@ def load_model(
         threads: Of the engine; default: one a core.
         size: Side of the square that images are fitted into, if not the one that the model was trained at.
         config: `tracking` says where models are registered, `decode` which images are too large.
-        on_note: Told which model a name was taken for, where it could mean several, and what its licence asks for.
+        on_note: Called with the model that a name was taken for, where it could mean several, and with the engine.
 
     >>> import sightline
     >>> model = sightline.load_model("boards@champion")  # doctest: +SKIP
     >>> [found.names for found in model.predict(["a.jpg", "b.jpg"])]  # doctest: +SKIP
     """
     from sightline.engines.opening import open_predictor
-    from sightline.models.licence import licence_note
 
     predictor = open_predictor(
         _finder(workspace, config, on_note).find(str(ref)),
@@ -61,10 +60,8 @@ def load_model(
     )
     reason = getattr(predictor.runner, "reason", "")
     engine_note = f"engine {predictor.engine}: {reason}" if reason else None
-    info = predictor.bundle.info
-    for note in (engine_note, licence_note(info.model, info.licence)):
-        if on_note and note:
-            on_note(note)
+    if on_note and engine_note:
+        on_note(engine_note)
     return predictor
 
 
@@ -315,7 +312,8 @@ def import_model(
         model: The architecture, such as fasterrcnn-mobilenet; an ONNX file needs none.
         classes: Names in the model's order without the background; as one text: a,b,c, or a file with one on each
             line, or a YAML file with `names`. Default: those that an ONNX file brings.
-        size: Side of the square that images are fitted into; default: the model's usual.
+        size: Side of the square that images are fitted into; default: `train.size` of the settings, else the size at
+            which a YOLO was trained, as its file says, else the model's usual.
         licence: Of an ONNX file; default: the one it brings, else "unknown".
 
     >>> import sightline
@@ -329,7 +327,8 @@ def import_model(
     source = Path(file).expanduser()
 
     def convert(place: Path) -> "Bundle":
-        return convert_file(source, place, model=model, classes=names, size=size, licence=licence)
+        side = size or (config or Config()).train.size
+        return convert_file(source, place, model=model, classes=names, size=side, licence=licence)
 
     if is_location(str(to)):
         place = Path(to).expanduser()
@@ -415,7 +414,9 @@ def export_model(
     precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
     name = Path(model).name.replace("@", "-")
     directory = (
-        Path(output) if output else Workspace.find(workspace).root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
+        Path(output)
+        if output
+        else Workspace.find(workspace).make().root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
     )
     refuse_existing(directory)  # Before the work, not after it.
     form = export_onnx(loaded)

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, StorageError
 
 MODEL = "model"
 """In a run's directory: its best model."""
@@ -24,6 +24,22 @@ class Workspace:
         """The given directory, else SIGHTLINE_HOME, else ./sightline-workspace."""
         return cls(Path(root or os.environ.get("SIGHTLINE_HOME") or "sightline-workspace").expanduser())
 
+    def make(self) -> "Workspace":
+        """Create the directory, for its owner alone, if there is none; one that exists keeps its mode.
+
+        Raises:
+            StorageError: The disk refused.
+        """
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make the workspace {str(self.root)!r}: {error}. Give another directory with --workspace or "
+                "SIGHTLINE_HOME"
+            ) from error
+        return self
+
     @property
     def datasets(self) -> Path:
         """The directory of datasets."""
@@ -41,8 +57,8 @@ class Workspace:
 
     @property
     def compiled(self) -> Path:
-        """Compiled forms of models, each under the hash of its bundle."""
-        return self.root / "compiled"
+        """Compiled forms of models, each under the hash of its bundle; each user has a directory of their own."""
+        return self.root / "compiled" / f"user-{os.getuid()}"
 
     @property
     def detections(self) -> Path:

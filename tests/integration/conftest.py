@@ -1,4 +1,5 @@
-"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI.
+"""Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI:
+see `programs.need`.
 
 Also models that were taught by heart, for all tests of a session.
 """
@@ -21,16 +22,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))  # `overfitted` teaches models for benchmarks too.
 sys.path.insert(0, str(Path(__file__).parent))  # `ray_nodes` and others are shared by the tests below.
 
+from programs import need
 from ray_nodes import RayCluster
-
-
-def need(program: str, found: str | None) -> str:
-    if found is None:
-        message = f"{program} is not installed: scripts/test-programs brings it when run as root"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,10 @@ from sightline.data.manifest import write_manifest
 from sightline.errors import ConfigError, DamagedError, GateError, NotFoundError
 from sightline.models.bundle import describe, open_bundle, save_bundle
 from sightline.models.factory import make_model
+from sightline.registering.gate import promote
+from sightline.registering.scoring import ModelComparison, Scored
 from sightline.tracking.library import open_client
+from sightline.tracking.registry import ModelVersion, open_registry
 
 SMALL = {"size": 64, "epochs": 3, "batch": 4, "threads": 1, "lr": 0.01}
 
@@ -145,7 +148,11 @@ def test_what_mlflow_stores_is_a_bundle_behind_a_constant_file(home: Path) -> No
     assert (place / "pyfunc_shim.py").read_bytes() == shim.read_bytes()
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".pth"))]
     assert open_bundle(place / "artifacts" / "bundle").hash == open_bundle(home / "runs/learned/model").hash
-    assert (place / "requirements.txt").read_text().splitlines()[0] == f"sightline=={sightline.__version__}"
+    wheel = f"wheels/sightline-{sightline.__version__}-py3-none-any.whl"
+    required = (place / "requirements.txt").read_text()
+    assert required.splitlines()[0] == wheel
+    assert "sightline==" not in required + (place / "conda.yaml").read_text() + (place / "python_env.yaml").read_text()
+    assert (place / wheel).is_file()
     example = json.loads((place / "serving_input_example.json").read_text())["dataframe_split"]
     assert base64.b64decode(example["data"][0][0]).startswith(b"\xff\xd8")
     assert "signature:" in (place / "MLmodel").read_text()
@@ -240,6 +247,24 @@ def test_the_gate(home: Path) -> None:
     assert (forced.version.aliases, forced.compared) == (("champion",), None)
 
 
+def test_an_alias_that_moved_while_models_were_scored_is_left_alone(home: Path) -> None:
+    registry = open_registry(Config().tracking, home, make=True)
+    assert registry is not None
+    for place in ("fresh-0", "fresh-1", "runs/learned"):
+        sightline.register(home / place, "boards", workspace=home)
+    first, second, third = (registry.by_number("boards", number) for number in "123")
+    registry.set_alias(first, "champion")
+
+    def compare(new: ModelVersion, old: ModelVersion) -> ModelComparison:
+        registry.set_alias(third, "champion")  # As another process would, while this one scores.
+        scored = [Scored(one.label, str(one.bundle), "nano", "map", {"map": 0.5}, {}) for one in (new, old)]
+        return ModelComparison("shapes", "test", 1, tuple(scored))
+
+    with pytest.raises(GateError, match=r"moved the alias 'champion' of 'boards' from 1 to 3 .* run the command again"):
+        promote(registry, second, "champion", compare=compare)
+    assert registry.by_alias("boards", "champion") == registry.by_number("boards", "3")
+
+
 def test_a_name_of_both_a_run_and_a_model(home: Path) -> None:
     notes: list[str] = []
     sightline.register(home / "fresh-0", "learned", workspace=home)
@@ -285,7 +310,7 @@ def test_the_commands(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout.startswith("learned is now boards/1 @champion (bundle ")
     sightline.register(home / "fresh-0", "boards", workspace=home)
     done = command(home, "models", "promote", "boards/2", "--dataset", "shapes", "--split", "train")
-    assert done.returncode == 3
+    assert done.returncode == 5
     assert "boards/2 is worse on 'shapes'" in done.stderr
 
     monkeypatch.setenv("SIGHTLINE_HOME", str(home))

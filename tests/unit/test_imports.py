@@ -2,8 +2,11 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,25 @@ def test_only_tracking_knows_mlflow() -> None:
     knowing = {module for module in PACKAGE.rglob("*.py") if any("mlflow" in name for name, _ in imported_by(module))}
     outside = {module for module in knowing if module.relative_to(PACKAGE).parts[0] != "tracking"}
     assert {name for module in outside for name, _ in imported_by(module) if name.split(".")[0] == "mlflow"} == set()
+
+
+def test_every_imported_library_is_declared() -> None:
+    """What comes along with another package today may not come with its next version."""
+    project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = [entry for name, group in project["optional-dependencies"].items() if name != "dev" for entry in group]
+    declared = {canonical(re.split(r"[\[<>=~! ]", entry)[0]) for entry in [*project["dependencies"], *extras]}
+    imported = {name.split(".")[0] for module in PACKAGE.rglob("*.py") for name, _ in imported_by(module)}
+    providers = metadata.packages_distributions()
+    undeclared = {
+        name
+        for name in imported - sys.stdlib_module_names - {"sightline"}
+        if not {canonical(provider) for provider in providers.get(name, [name])} & declared
+    }
+    assert undeclared == set()
+
+
+def canonical(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def run_python(code: str, cwd: Path) -> str:

@@ -191,7 +191,8 @@ def _show_result(session: Session, result: "DetectResult") -> None:
     for reason, count in found.reasons.items():
         session.say(f"rejected: {count:,} x {reason}")
     session.say(
-        f"{found.images:,} images have rows: {found.detections:,} detections, {found.rejected:,} images rejected"
+        f"{found.images:,} images have rows: {found.detections:,} detections from a score of "
+        f"{result.job.threshold:.3f} on, {found.rejected:,} images rejected"
     )
     if result.counts.images:
         session.say(

@@ -229,7 +229,8 @@ def import_weights(
         ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=32, help="Side that images are fitted into.", show_default="the model's usual")
+        int | None,
+        typer.Option(min=32, help="Side that images are fitted into.", show_default="as trained, else the usual"),
     ] = None,
     licence: Annotated[
         str | None, typer.Option(help="Of an ONNX file.", show_default="what it brings, else unknown")
@@ -243,6 +244,7 @@ def import_weights(
 ) -> None:
     """Make a model of somebody's weights, or of a YOLO in ONNX; no code in the file is run."""
     from sightline import model_api
+    from sightline.models.licence import licence_note
 
     session = Session(workspace, json, debug, config, sets)
     found = model_api.import_model(
@@ -256,8 +258,10 @@ def import_weights(
         config=_settings(session, tracking_uri),
     )
     shown = {"path": str(found.path), "hash": found.hash, **found.info.model_dump(mode="json")}
-    said = f"{file} is now a {found.info.model} in {found.path}; licence: {found.info.licence}"
+    said = f"{file} is now a {found.info.model} in {found.path}; size {found.info.size}, licence: {found.info.licence}"
     session.finish(shown, lambda: session.say(said))
+    if owed := licence_note(found.info.model, found.info.licence):
+        session.say(owed)
 
 
 def _settings(session: Session, tracking_uri: str | None) -> "Config":

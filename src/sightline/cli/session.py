@@ -118,7 +118,7 @@ def local_time(moment: str) -> str:
 
 @contextmanager
 def telling_errors(debug: bool) -> Iterator[None]:
-    """Turn errors into one sentence and an exit code: 2 usage, 3 input, 4 too many rejected, 1 our own fault."""
+    """Turn errors into one sentence and an exit code: those of `errors.py`, and 1 for our own fault."""
     from sightline.errors import SightlineError
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -21,6 +21,7 @@ from sightline.detection.setup import Engine, Setup, pack
 from sightline.detection.targets.target import Summary, Target
 from sightline.detection.tiles import Tiling
 from sightline.detection.worker import Look
+from sightline.engines.form_cache import private_directory
 from sightline.errors import ConfigError
 from sightline.models.bundle import Bundle
 from sightline.models.predictor import lowest_score
@@ -78,8 +79,10 @@ class Prepared:
 
     def packed(self) -> Setup:
         """What makes a worker elsewhere: with the files of the model, and of what was compiled of it."""
-        compiled = self.cache / self.bundle.hash
-        if self.setup.engine.name != "torch" and not compiled.is_dir():
+        if self.setup.engine.name == "torch":
+            return replace(self.setup, bundle=pack(self.bundle.path), compiled={})
+        compiled = private_directory(self.cache) / self.bundle.hash
+        if not compiled.is_dir():
             self.setup.open(self.bundle, self.cache)  # Compiled once here, not once by every worker.
         return replace(self.setup, bundle=pack(self.bundle.path), compiled=pack(compiled))
 

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from sightline.data.atomic import replacing_file
 from sightline.detection.schema import BOX, DETECTIONS, IMAGES
 from sightline.detection.targets.factory import DUCKDB_SUFFIXES
 from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, sql_text
@@ -56,9 +57,8 @@ def record(workspace: Workspace, name: str, manifest: dict[str, Any], *, prefix:
     place = workspace.detections / name
     place.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**manifest, "table_prefix": prefix}, indent=2, ensure_ascii=False, default=str)
-    partial = place / f".{MANIFEST}.tmp"
-    partial.write_text(text, "utf-8")
-    partial.rename(place / MANIFEST)
+    with replacing_file(place / MANIFEST) as partial:
+        partial.write_text(text, "utf-8")
 
 
 def query_jobs(jobs: list[PastJob], sql: str, *, limit: int | None = None) -> pa.Table:

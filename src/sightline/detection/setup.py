@@ -8,6 +8,7 @@ from pathlib import Path
 from sightline.detection.item import Source
 from sightline.detection.rows import ModelName
 from sightline.detection.worker import Look, Worker
+from sightline.engines.form_cache import private_directory
 from sightline.engines.opening import open_predictor
 from sightline.models.bundle import Bundle, open_bundle
 from sightline.models.predictor import Predictor
@@ -66,8 +67,9 @@ class Setup:
             place = Path(name)
             _unpack(self.bundle, place / "bundle")
             bundle = open_bundle(place / "bundle")
-            _unpack(self.compiled, place / "compiled" / bundle.hash)
-            predictor = self.open(bundle, place / "compiled")
+            cache = private_directory(place / "compiled")
+            _unpack(self.compiled, cache / bundle.hash)
+            predictor = self.open(bundle, cache)
         return self.worker_of(predictor)
 
     def open(self, bundle: Bundle, cache: Path) -> Predictor:

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,31 @@ from sightline.data.disk import sync
 from sightline.errors import StorageError
 
 _MANIFEST = "manifest.json"
+
+
+def private_directory(path: Path) -> Path:
+    """Create a directory that its owner alone can enter, or check that nobody else can write to an existing one.
+
+    The hashes of a form lie beside it, and only find damage: whoever can write there can replace both, and a compiled
+    graph cannot be compared with its bundle without compiling it again. So a form is only taken from a directory that
+    belongs to this user and that no other user can write to. Those who can write to the directory above it are trusted.
+
+    Raises:
+        StorageError: It belongs to another user, others can write to it, or the disk refused.
+    """
+    try:
+        for missing in reversed([place for place in (path, *path.parents) if not place.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise StorageError(f"cannot keep compiled forms of models in {str(path)!r}: {error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise StorageError(
+            f"compiled forms of models in {str(path)!r} are not used: it has mode {stat.filemode(found.st_mode)} and "
+            f"belongs to user {found.st_uid}; expected a directory of user {os.getuid()} that nobody else can write "
+            "to. Remove it, and the models are compiled again"
+        )
+    return path
 
 
 def load_form(place: Path) -> dict[str, bytes] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from sightline.engines.engine import copy_for_inference
-from sightline.engines.form_cache import load_form, store_form
+from sightline.engines.form_cache import load_form, private_directory, store_form
 from sightline.errors import MissingExtraError
 from sightline.models.detector import Detector
 from sightline.models.graph import Graph, OnnxModule, is_onnx
@@ -25,7 +25,7 @@ def onnx_form(model: Detector, *, cache: Path | None = None, key: str | None = N
     """
     if cache is None or key is None or is_onnx(model.graphs()):
         return export_onnx(model)
-    place = cache / key / f"onnx-{_LAYOUT}-{_versions()}"
+    place = private_directory(cache) / key / f"onnx-{_LAYOUT}-{_versions()}"
     found = load_form(place)
     if found is None:
         found = export_onnx(model)

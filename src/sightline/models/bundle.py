@@ -8,7 +8,6 @@ picture-00.jpg …        what it finds in some images, shown in the card
 manifest.json           size and SHA-256 of each file; its own hash is the bundle's identity
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from sightline.data.disk import sync
+from sightline.data.atomic import partial_directory, publish_directory, recover_directory
 from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, write_manifest
 from sightline.errors import ConfigError, DamagedError, FormatError, NotFoundError, StorageError
 from sightline.models.classifier import Classifier
@@ -109,6 +108,7 @@ def open_bundle(directory: Path) -> Bundle:
         NotFoundError: There is none.
         DamagedError: Anything is missing, changed or added.
     """
+    recover_directory(directory)
     if not (directory / DESCRIPTION).is_file():
         raise NotFoundError(f"there is no model at {str(directory)!r}: `sightline train DATASET` makes one")
     found = verify_manifest(directory)
@@ -170,27 +170,21 @@ def save_bundle(directory: Path, weights: Weights | bytes, info: ModelInfo, othe
     """
     if not isinstance(weights, bytes):
         refuse_not_finite(weights)
-    partial = directory.with_name(f".{directory.name}.tmp")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        if isinstance(weights, bytes):
-            (partial / ONNX).write_bytes(weights)
-        else:
-            save_file(plain_weights(weights), partial / WEIGHTS)
-        (partial / DESCRIPTION).write_text(info.to_json(), "utf-8")
-        for name, content in others.items():
-            (partial / name).write_bytes(content)
-        write_manifest(partial)
-        kept = _same_model(directory, partial, info)
-        if kept:  # A run that had ended was started again: its model is never away, not even shortly.
-            shutil.rmtree(partial)
-            return kept
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
-        sync(directory.parent)
+        with partial_directory(directory) as partial:
+            if isinstance(weights, bytes):
+                (partial / ONNX).write_bytes(weights)
+            else:
+                save_file(plain_weights(weights), partial / WEIGHTS)
+            (partial / DESCRIPTION).write_text(info.to_json(), "utf-8")
+            for name, content in others.items():
+                (partial / name).write_bytes(content)
+            write_manifest(partial)
+            kept = _same_model(directory, partial, info)
+            if kept:  # A run that had ended was started again.
+                return kept
+            publish_directory(partial, directory)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise StorageError(f"cannot write a model to {str(directory)!r}: {error}") from error
     return open_bundle(directory)
 

@@ -1,12 +1,11 @@
 """Bundles from elsewhere, copied once into the workspace: a directory for each, named by its hash."""
 
-import os
 import shutil
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sightline.data.atomic import partial_directory
 from sightline.data.manifest import MANIFEST, identity, parse_manifest
 from sightline.data.storage import Folder
 from sightline.errors import DamagedError, NotFoundError, StorageError
@@ -63,29 +62,25 @@ def bring_bundle(source: Source, cache: Path, *, expected: str | None = None) ->
     Raises:
         DamagedError: It is not whole, or another one than expected.
     """
-    partial = cache / f".{os.getpid()}-{threading.get_ident()}.tmp"
-    shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        source.fetch(MANIFEST, partial / MANIFEST)
-        manifest = (partial / MANIFEST).read_bytes()
-        files, found = parse_manifest(manifest, source.place), identity(manifest)
-        if expected not in (None, found):
-            raise DamagedError(
-                f"{source.place!r} holds the model {found[:12]}, not {str(expected)[:12]} which was registered: "
-                "somebody changed it"
-            )
-        kept = _kept(cache / found)
-        if kept:
-            return kept
-        for name in files:
-            source.fetch(name, partial / name)
-        open_bundle(partial)
-        return _keep(partial, cache / found)
+        with partial_directory(cache / "download") as partial:
+            source.fetch(MANIFEST, partial / MANIFEST)
+            manifest = (partial / MANIFEST).read_bytes()
+            files, found = parse_manifest(manifest, source.place), identity(manifest)
+            if expected not in (None, found):
+                raise DamagedError(
+                    f"{source.place!r} holds the model {found[:12]}, not {str(expected)[:12]} which was registered: "
+                    "somebody changed it"
+                )
+            kept = _kept(cache / found)
+            if kept:
+                return kept
+            for name in files:
+                source.fetch(name, partial / name)
+            open_bundle(partial)
+            return _keep(partial, cache / found)
     except OSError as error:
         raise StorageError(f"cannot keep a model in {str(cache)!r}: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _kept(place: Path) -> Bundle | None:

@@ -35,6 +35,17 @@ def make_model(name: str, *, num_classes: int, size: int | None = None) -> Detec
     return family.make(num_classes, size or family.size)
 
 
+def extras_of(name: str) -> tuple[str, ...]:
+    """The extras of Sightline without which a model cannot be loaded.
+
+    >>> extras_of("yolo-onnx"), extras_of("nano")
+    (('engines',), ())
+    """
+    if name == YOLO_ONNX:
+        return ("engines",)
+    return ("yolo",) if name in YOLO_NAMES else ()
+
+
 def family_of(name: str) -> Family:
     """What is known of the model of this name."""
     if name == YOLO_ONNX:

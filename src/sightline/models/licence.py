@@ -1,4 +1,4 @@
-"""What a model's licence asks of those who use it, said where it matters: in training, registering and serving."""
+"""What a model's licence asks of those who use it, said once each: in training, import and registration."""
 
 _FREE = ("Apache-2.0", "BSD-3-Clause", "MIT")
 

@@ -231,5 +231,18 @@ def lowest_score(info: ModelInfo, threshold: float | None) -> float:
     return DEFAULT_THRESHOLD if chosen is None else chosen
 
 
+def threshold_note(info: ModelInfo, threshold: float | None) -> str:
+    """The threshold that is meant, and why it is that one, for people.
+
+    Args:
+        threshold: The one given, if any; see `lowest_score`.
+    """
+    if threshold is not None:
+        return f"threshold {threshold:.3f} (as given)"
+    if info.score_threshold is not None:
+        return f"threshold {info.score_threshold:.3f} (the best F1 on validation)"
+    return f"threshold {DEFAULT_THRESHOLD:.3f} (the default: the model has none of its own)"
+
+
 def _is_path(image: Any) -> bool:
     return isinstance(image, str | os.PathLike)

@@ -60,7 +60,9 @@ class Finder:
         self._refuse_pickle(reference)
         if "://" in reference:
             source = FolderSource(Folder.open(reference))
-            return self._open_folder(source) if source.folder.is_local else bring_bundle(source, self._cache), None
+            return self._open_folder(source) if source.folder.is_local else bring_bundle(
+                source, self.workspace.make().bundles
+            ), None
         if found := _ALIAS.fullmatch(reference):
             registry = self._registry(found["name"])
             return self._bring(registry, registry.by_alias(found["name"], found["alias"]))
@@ -70,10 +72,6 @@ class Finder:
         if is_location(reference):
             return self._open(Path(reference).expanduser()), None
         return self._by_name(check_name(reference))
-
-    @property
-    def _cache(self) -> Path:
-        return self.workspace.bundles
 
     def _refuse_pickle(self, reference: str) -> None:
         suffix = PurePosixPath(reference.partition("?")[0]).suffix.lower()
@@ -138,4 +136,4 @@ class Finder:
         return open_registry(self.tracking, self.workspace.root)
 
     def _bring(self, registry: "Registry", version: "ModelVersion") -> "tuple[Bundle, ModelVersion]":
-        return bring_bundle(registry.source(version), self._cache, expected=version.bundle), version
+        return bring_bundle(registry.source(version), self.workspace.make().bundles, expected=version.bundle), version

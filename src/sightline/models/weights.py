@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sightline.data.atomic import replacing_file
 from sightline.data.manifest import hash_file
 from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError, TrainingError
 from sightline.models.detector import Detector
@@ -91,9 +92,19 @@ def fetch_weights(url: str, *, what: str) -> Path:
 
     Args:
         what: Words for a message, such as "COCO weights of ssdlite".
+
+    Raises:
+        DamagedError: The cached file does not have the hash that its name says.
+        StorageError: It could not be downloaded.
     """
     file = cached_file(url)
     if file.is_file():
+        # Every use, not the download alone: other programs and users may write to torch's cache.
+        if not _has_hash_of_name(file, file):
+            raise DamagedError(
+                f"the {what} in {str(file)!r} are not what was published: SHA-256 {hash_file(file)[:12]}…, expected "
+                f"{hash_in_name(file)}…. Remove that file, and it is downloaded again"
+            )
         return file
     try:
         _download(url, file)
@@ -107,18 +118,19 @@ def fetch_weights(url: str, *, what: str) -> Path:
 
 def _download(url: str, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.tmp")
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, open(partial, "wb") as stream:
-            shutil.copyfileobj(answer, stream, 1 << 20)
-        if not hash_file(partial).startswith(hash_in_name(file)):
-            raise ValueError("what arrived has another hash than the name says")
-        partial.replace(file)
+        with replacing_file(file) as partial:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, open(partial, "wb") as stream:
+                shutil.copyfileobj(answer, stream, 1 << 20)
+            if not _has_hash_of_name(partial, file):
+                raise ValueError("what arrived has another hash than the name says")
     except urllib.error.HTTPError as refused:
         refused.close()  # It is the server's answer too.
         raise
-    finally:
-        partial.unlink(missing_ok=True)
+
+
+def _has_hash_of_name(file: Path, named: Path) -> bool:
+    return hash_file(file).startswith(hash_in_name(named))
 
 
 def hash_in_name(file: Path) -> str:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from sightline.errors import ConfigError, DamagedError, FormatError
 from sightline.models.yolo import NAMES
-from sightline.models.yolo_metadata import numbered_names
+from sightline.models.yolo_metadata import longest_side, numbered_names
 
 _SHELLS = re.compile(r"(ultralytics|torch\.nn\.modules)\.[a-zA-Z0-9_.]+")
+_STRIDE = 32
 _HELD_AS_EMA, _HELD_AS_MODEL = "ema", "model"
 
 
@@ -37,11 +38,13 @@ class YoloCheckpoint:
         weights: In single precision, by the package's own names.
         classes: Their names in order; empty if it does not say.
         model: The architecture, one of ours; None if it does not say.
+        size: Side of the square of its training images; None if it does not say.
     """
 
     weights: dict[str, Tensor]
     classes: tuple[str, ...]
     model: str | None
+    size: int | None
 
 
 def is_yolo_checkpoint(file: Path) -> bool:
@@ -74,11 +77,13 @@ def read_yolo_checkpoint(file: Path) -> YoloCheckpoint:
     model = held.get(_HELD_AS_EMA) or held.get(_HELD_AS_MODEL)
     if not isinstance(model, _Shell):
         raise FormatError(f"weights {shown} name classes of Ultralytics and hold no model of it")
-    weights = dict(_tensors(model, "", depth=0))
+    weights = dict(_tensors(model, "", depth=0, seen=set()))
     said = vars(model)
     if not weights or any(".cv4." in name for name in weights):
         raise FormatError(f"weights {shown} are no detector: only those of the task detect can be used")
-    return YoloCheckpoint(weights, _classes(said), _architecture(said, held.get("train_args")))
+    trained = held.get("train_args")
+    settings = trained if isinstance(trained, dict) else {}
+    return YoloCheckpoint(weights, _classes(said), _architecture(said, settings), _size(settings))
 
 
 def family_in(file: Path, checkpoint: YoloCheckpoint) -> str:
@@ -96,10 +101,20 @@ def _named_in(file: Path) -> set[str]:
         return set()  # Not written by torch; whoever reads it says so.
 
 
-def _tensors(shell: Any, prefix: str, *, depth: int) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers of a module and of what is in it, by the names that `state_dict` gives them."""
+def _tensors(shell: Any, prefix: str, *, depth: int, seen: set[int]) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers of a module and of what is in it, by the names that `state_dict` gives them.
+
+    A module that is reachable by several paths is visited once: a few nested references to the same object would
+    otherwise take exponential time.
+
+    Args:
+        seen: Ids of the modules visited so far; the caller keeps the modules alive.
+    """
     if depth > 20:
         raise DamagedError("modules lie in each other without end")
+    if id(shell) in seen:
+        return []
+    seen.add(id(shell))
     held = vars(shell)
     found = [
         (prefix + str(name), tensor.detach().float() if tensor.is_floating_point() else tensor.detach())
@@ -109,7 +124,7 @@ def _tensors(shell: Any, prefix: str, *, depth: int) -> list[tuple[str, Tensor]]
     ]
     for name, inner in _items(held.get("_modules")):
         if isinstance(inner, _Shell):
-            found += _tensors(inner, f"{prefix}{name}.", depth=depth + 1)
+            found += _tensors(inner, f"{prefix}{name}.", depth=depth + 1, seen=seen)
     return found
 
 
@@ -122,14 +137,20 @@ def _classes(said: dict[str, Any]) -> tuple[str, ...]:
     return numbered_names(names) if isinstance(names, dict | list) else ()
 
 
-def _architecture(said: dict[str, Any], trained: Any) -> str | None:
+def _size(trained: dict[str, Any]) -> int | None:
+    """Its trainer rounds sizes up to a multiple of the stride."""
+    side = longest_side(trained.get("imgsz"))
+    return side and -(-side // _STRIDE) * _STRIDE
+
+
+def _architecture(said: dict[str, Any], trained: dict[str, Any]) -> str | None:
     """From what the package notes: the description that the network was made from, with or without its scale."""
     yaml = said.get("yaml")
     described = yaml if isinstance(yaml, dict) else {}
     notes = [
         described.get("yaml_file"),
         said.get("yaml_file"),
-        trained.get("model") if isinstance(trained, dict) else "",
+        trained.get("model"),
     ]
     stems = [Path(note).stem for note in notes if isinstance(note, str)]
     scale = described.get("scale", "")

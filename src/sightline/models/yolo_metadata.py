@@ -38,14 +38,13 @@ class YoloMetadata:
 def read_metadata(model: Any) -> YoloMetadata:
     """What is noted in a ModelProto."""
     noted = {entry.key: entry.value for entry in model.metadata_props if len(entry.value) <= _MAX_TEXT}
-    stride, sizes = _literal(noted.get("stride")), _literal(noted.get("imgsz"))
-    sides = [side for side in sizes if _is_side(side)] if isinstance(sizes, list) else []
+    stride = _literal(noted.get("stride"))
     names = _literal(noted.get("names"))
     return YoloMetadata(
         classes=numbered_names(names) if isinstance(names, dict | list) else (),
         licence=_licence(noted),
         stride=stride if _is_side(stride) else _USUAL_STRIDE,
-        size=max(sides) if sides else None,
+        size=longest_side(_literal(noted.get("imgsz"))),
         task=noted.get("task", "detect")[:40],
         end_to_end=noted.get("end2end") == "True",
     )
@@ -67,6 +66,16 @@ def numbered_names(names: Mapping[Any, Any] | list[Any]) -> tuple[str, ...]:
     if not known or len(known) != len(ordered):
         raise FormatError(f"class names must be numbered from 0 without gaps, each a text, not {str(pairs)[:80]}")
     return known
+
+
+def longest_side(size: Any) -> int | None:
+    """The side of the square in which an `imgsz` of Ultralytics lies: a number, or height and width.
+
+    >>> longest_side(320), longest_side([480, 640]), longest_side("large")
+    (320, 640, None)
+    """
+    sides = [side for side in (size if isinstance(size, list | tuple) else [size]) if _is_side(side)]
+    return max(sides) if sides else None
 
 
 def _licence(noted: Mapping[str, str]) -> str | None:

@@ -33,9 +33,10 @@ def convert_file(
         if model not in (None, YOLO_ONNX):
             raise ConfigError(f"model is {model!r}, and an ONNX file brings its own network: leave --model out")
         return convert_onnx(file, to, classes=classes, size=size, licence=licence)
-    if (model is None or classes is None) and is_yolo_checkpoint(file):
+    if is_yolo_checkpoint(file):
         said = read_yolo_checkpoint(file)
         model, classes = model or family_in(file, said), classes or said.classes or None
+        size = size or said.size
     if model is None or classes is None:
         missing = "--model" if model is None else "--classes"
         raise ConfigError(f"{str(file)!r} holds weights alone: say with {missing} what they are of")

@@ -35,7 +35,7 @@ def promote(
         compare: May be left out with `force`; then nothing is scored.
 
     Raises:
-        GateError: It is worse, or cannot be compared.
+        GateError: It is worse, cannot be compared, or another promotion moved the alias meanwhile.
     """
     before = registry.holder(version.name, alias)
     compared = None
@@ -44,8 +44,23 @@ def promote(
         if not force:
             _refuse_worse(compared, alias)
     if before is None or before.version != version.version:
+        _refuse_moved(registry, version.name, alias, before)
         registry.set_alias(version, alias)
     return Promotion(registry.by_number(version.name, version.version), alias, before, compared)
+
+
+def _refuse_moved(registry: Registry, name: str, alias: str, before: ModelVersion | None) -> None:
+    """Raise if the alias is no longer where it was when scoring began.
+
+    MLflow has no compare-and-set for aliases, so two promotions within the same few milliseconds can still overlap.
+    """
+    now = registry.holder(name, alias)
+    was, is_now = (holder.version if holder else "no version" for holder in (before, now))
+    if was != is_now:
+        raise GateError(
+            f"another promotion moved the alias {alias!r} of {name!r} from {was} to {is_now} while this one was "
+            "scoring. Nothing was changed; run the command again to compare with the present holder"
+        )
 
 
 def _refuse_worse(compared: ModelComparison, alias: str) -> None:

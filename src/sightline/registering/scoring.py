@@ -14,6 +14,7 @@ from sightline.metrics.classification import ClassificationResult
 from sightline.metrics.result import DetectionResult
 from sightline.models.bundle import Bundle, preprocessing_of
 from sightline.models.detector import Detector
+from sightline.models.predictor import lowest_score
 from sightline.training.evaluate import check_classes, evaluate, make_metric
 from sightline.training.precision import pick_device
 
@@ -83,9 +84,9 @@ def compare_bundles(
 def score_bundle(
     label: str, bundle: Bundle, images: Dataset, *, loader: LoadOptions, progress: Callable[[int], None] | None = None
 ) -> Scored:
-    """Score one model; F1 at the threshold that its validation chose."""
+    """Score one model; F1 at the threshold that `detect` would use."""
     model = bundle.load().to(pick_device("auto"))
-    metric = make_metric(model, images, score_threshold=bundle.info.score_threshold)
+    metric = make_metric(model, images, score_threshold=lowest_score(bundle.info, None))
     _warm_up(model, loader.batch)
     started = time.perf_counter()
     found = evaluate(model, images, metric, loader=loader, progress=progress)

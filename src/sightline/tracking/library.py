@@ -18,8 +18,11 @@ _TALKATIVE = ("mlflow", "alembic", "sqlalchemy", "urllib3", "databricks")
 _MAX_MESSAGE = 300
 
 
-def open_client(uri: str) -> "MlflowClient":
+def open_client(uri: str, *, registry_uri: str | None = None) -> "MlflowClient":
     """A client of one server or database, without MLflow's global state.
+
+    Args:
+        registry_uri: Where models are registered; default: the same place.
 
     Raises:
         TrackingError: The database cannot be opened, or the URI is of no known kind.
@@ -28,7 +31,7 @@ def open_client(uri: str) -> "MlflowClient":
         _import_quietly()
         from mlflow import MlflowClient
 
-        return MlflowClient(tracking_uri=uri)
+        return MlflowClient(tracking_uri=uri, registry_uri=registry_uri or uri)
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def telling(uri: str) -> Iterator[None]:
         reason = hide_parts(" ".join(str(error).split()), uri)[:_MAX_MESSAGE] or type(error).__name__
         raise TrackingError(
             f"MLflow at {hide_parts(uri, uri)} does not answer as it should: {reason}. Look at tracking.uri "
-            "(--tracking-uri, or MLFLOW_TRACKING_URI), or train without it (--no-track)"
+            "(--tracking-uri, or MLFLOW_TRACKING_URI; MLFLOW_REGISTRY_URI for models), or train without it (--no-track)"
         ) from None
 
 

@@ -3,28 +3,35 @@
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline import __version__
+from sightline.tracking.wheel import write_wheel
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 BUNDLE = "artifacts/bundle"
 """Where the bundle lies in it."""
+WHEELS = "wheels"
+"""Where the wheel of Sightline lies in it."""
 _SHIM = Path(__file__).with_name("pyfunc_shim.py")
 _EXAMPLE_PX = 64
 
 
 @contextmanager
-def write_pyfunc(bundle: Path) -> Iterator[Path]:
+def write_pyfunc(bundle: Path, *, extras: Sequence[str] = ()) -> Iterator[Path]:
     """A temporary directory with the bundle as MLflow stores it.
 
-    What it needs is said, not inferred: that would load the model in a new process and ask the network.
+    What it needs is said, not inferred: that would load the model in a new process and ask the network. Sightline is on
+    no package index, where anybody could claim its name, so the model brings it as a wheel. Loaders that build an
+    environment run pip in the model's directory, where the path of the wheel is valid.
+
+    Args:
+        extras: Of Sightline, without which this bundle cannot be loaded.
     """
     with tempfile.TemporaryDirectory(prefix="sightline-") as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow warns of its own type hints when it is imported.
@@ -33,14 +40,18 @@ def write_pyfunc(bundle: Path) -> Iterator[Path]:
 
         named = Path(place) / "bundle"
         shutil.copytree(bundle, named)
+        wheels = Path(place) / WHEELS
+        wheels.mkdir()
+        own = f"{WHEELS}/{write_wheel(wheels).name}" + (f"[{','.join(extras)}]" if extras else "")
         mlflow.pyfunc.save_model(
             path=f"{place}/model",
             python_model=str(_SHIM),
             artifacts={"bundle": str(named)},
             signature=_signature(),
             input_example=pandas.DataFrame({"image": [_example()]}),
-            pip_requirements=[f"sightline=={__version__}", f"mlflow-skinny=={version('mlflow-skinny')}"],
+            pip_requirements=[own, f"mlflow-skinny=={version('mlflow-skinny')}"],
         )
+        shutil.copytree(wheels, f"{place}/model/{WHEELS}")
         yield Path(place) / "model"
 
 

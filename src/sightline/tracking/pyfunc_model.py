@@ -24,7 +24,7 @@ class PyfuncModel(PythonModel):
         """Open the bundle, after checking every file of it."""
         import sightline
 
-        said = logging.getLogger(__name__).warning  # Its engine, and what its licence asks for.
+        said = logging.getLogger(__name__).warning  # Its engine.
         self._model = sightline.load_model(context.artifacts["bundle"], on_note=said)
 
     def predict(

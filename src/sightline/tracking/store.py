@@ -1,6 +1,7 @@
 """Where runs are kept: SQLite in the workspace, or any server by URI."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING
 from sightline.config import TrackingConfig
 from sightline.secrets import hide_parts
 from sightline.tracking.library import is_there_already, open_client, telling
+from sightline.workspace import Workspace
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 DATABASE = "mlflow.db"
 ARTIFACTS = "mlflow-artifacts"
+UNITY_CATALOG = "databricks-uc"
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,40 @@ class Store:
         return str(self.database) if self.database else hide_parts(self.uri, self.uri)
 
     @property
+    def registry_uri(self) -> str:
+        """Where models are registered: MLFLOW_REGISTRY_URI, else Unity Catalog for Databricks, else where runs are."""
+        if uri := os.environ.get("MLFLOW_REGISTRY_URI"):
+            return uri
+        return self.uri.replace("databricks", UNITY_CATALOG, 1) if self.is_databricks else self.uri
+
+    @property
+    def registry_place(self) -> str:
+        """Where models are registered, as it may be shown."""
+        return self.place if self.registry_uri == self.uri else hide_parts(self.registry_uri, self.registry_uri)
+
+    @property
+    def is_databricks(self) -> bool:
+        """Whether runs are kept in a Databricks workspace."""
+        return _scheme(self.uri) == "databricks"
+
+    @property
+    def is_unity_catalog(self) -> bool:
+        """Whether models are registered in Unity Catalog, which serves only a part of MLflow's interface."""
+        return _scheme(self.registry_uri) == UNITY_CATALOG
+
+    @property
     def is_database(self) -> bool:
-        """Whether this process writes to the database itself, without a server between."""
-        return self.uri.partition("://")[0].partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
+        """Whether this process writes registered models to a database itself, without a server between."""
+        return _scheme(self.registry_uri).partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
 
     def open(self) -> "MlflowClient":
         """A client; the database and its directory are made if need be."""
         if self.database:
-            self.database.parent.mkdir(parents=True, exist_ok=True)
-        return open_client(self.uri)
+            Workspace(self.database.parent).make()
+            # SQLite would take the umask; runs and models name datasets, paths and machines.
+            with suppress(FileExistsError):
+                os.close(os.open(self.database, os.O_CREAT | os.O_EXCL, 0o600))
+        return open_client(self.uri, registry_uri=self.registry_uri)
 
     def find_experiment(self, client: "MlflowClient") -> str | None:
         """The id of the experiment, if there is one."""
@@ -76,3 +104,7 @@ class Store:
                 if made_by_another is None:
                     raise
                 return made_by_another
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition("://")[0]

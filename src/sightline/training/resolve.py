@@ -17,7 +17,7 @@ from sightline.models.factory import FAMILIES, family_of
 from sightline.models.info import ModelInfo
 from sightline.models.licence import licence_note
 from sightline.models.reference import Finder
-from sightline.models.weights import cached_file, fetch_weights, hash_in_name, load_weights
+from sightline.models.weights import cached_file, fetch_weights, load_weights
 from sightline.models.yolo_checkpoint import family_in, is_yolo_checkpoint, read_yolo_checkpoint
 from sightline.workspace import Workspace
 
@@ -60,7 +60,7 @@ def resolve_training(
     values: dict[str, Any] = {
         "model": start.model,
         "weights": start.weights,
-        "weights_hash": _checked_hash(file, train.weights_hash, published=start.weights in _PUBLISHED),
+        "weights_hash": _checked_hash(file, train.weights_hash),
         "size": train.size or family.size,
         "lr": lr * train.batch / _USUAL_BATCH if train.scale_lr else lr,
         "scale_lr": False,
@@ -185,12 +185,10 @@ def _model_of_file(file: Path, task: str) -> str:
     raise ConfigError(f"say with --model which model the weights in {str(file)!r} are of")
 
 
-def _checked_hash(file: Path | None, wanted: str | None, *, published: bool) -> str | None:
+def _checked_hash(file: Path | None, wanted: str | None) -> str | None:
     if file is None:
         return None
     found = hash_file(file)
-    if published and not found.startswith(hash_in_name(file)):
-        raise DamagedError(f"{str(file)!r} is not what was published (its name holds its hash): delete it")
     if wanted is not None and found != wanted:
         raise DamagedError(f"the weights in {str(file)!r} have SHA-256 {found}; train.weights_hash asks for {wanted}")
     return found

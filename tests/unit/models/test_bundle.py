@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,43 @@ def test_preprocessing_that_this_version_does_not_do(bundle: Bundle) -> None:
     write_manifest(bundle.path)
     with pytest.raises(DamagedError, match="wants images prepared as"):
         open_bundle(bundle.path).load()
+
+
+def test_a_bundle_is_never_absent_while_another_takes_its_place(bundle: Bundle) -> None:
+    weights = load_file(bundle.path / "weights.safetensors")
+    ended, missing = threading.Event(), []
+
+    def watch() -> None:
+        while not ended.is_set():
+            if not (bundle.path / "model.json").exists():
+                missing.append(True)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(20):
+        info = bundle.info.model_copy(update={"score_threshold": number / 100})
+        save_bundle(bundle.path, weights, info, {})
+    ended.set()
+    watcher.join()
+    assert not missing
+
+
+def test_two_writers_of_one_bundle_do_not_share_a_partial_directory(bundle: Bundle) -> None:
+    weights = load_file(bundle.path / "weights.safetensors")
+
+    def save(number: int) -> Bundle:
+        info = bundle.info.model_copy(update={"score_threshold": number / 100})
+        return save_bundle(bundle.path, weights, info, {})
+
+    with ThreadPoolExecutor(4) as pool:
+        saved = list(pool.map(save, range(12)))
+    assert open_bundle(bundle.path).hash in {one.hash for one in saved}
+    assert [path.name for path in bundle.path.parent.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_whose_writer_died_while_it_was_replaced_is_found(bundle: Bundle) -> None:
+    bundle.path.rename(bundle.path.with_name(f".bundle.{'0' * 16}.old"))
+    assert open_bundle(bundle.path) == bundle
 
 
 def test_the_same_model_again_stays_the_bundle_it_is(bundle: Bundle) -> None:

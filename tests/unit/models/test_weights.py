@@ -241,6 +241,9 @@ def test_downloads_are_checked_and_kept(server: str, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="another hash"):
         fetch_weights(f"{server}/net-00000000.pth", what="weights")
     assert [found.name for found in file.parent.iterdir()] == [good]
+    file.write_bytes(b"changed")  # By another program or user, after it was downloaded.
+    with pytest.raises(DamagedError, match=r"not what was published: SHA-256 .*Remove that file"):
+        fetch_weights(f"{server}/{good}", what="weights")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/net-12345678.pth", "{server}/missing-12345678.pth"])

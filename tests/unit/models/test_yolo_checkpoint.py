@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import sightline
+from sightline.config import load_config
 from sightline.errors import ConfigError, DamagedError, FormatError
 from sightline.models.factory import make_model
 from sightline.models.weights import load_weights, read_weights
@@ -54,6 +56,25 @@ def test_tensors_names_and_architecture_are_read(tmp_path: Path, name: str) -> N
     expected = made.float().state_dict()
     assert found.weights.keys() == expected.keys()
     assert all(torch.equal(found.weights[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("imgsz", "size"), [(320, 320), ([480, 640], 640), (300, 320), (None, None), ("large", None), (True, None)]
+)
+def test_the_size_it_was_trained_at_is_read(tmp_path: Path, imgsz: Any, size: int | None) -> None:
+    file = save(tmp_path / "last.pt", network(), train_args={"model": "x.pt", "imgsz": imgsz})
+    assert read_yolo_checkpoint(file).size == size
+
+
+def test_an_imported_model_takes_images_of_the_size_it_was_trained_at(tmp_path: Path) -> None:
+    file = save(tmp_path / "last.pt", network(), train_args={"model": "x.pt", "imgsz": 320})
+    config = load_config(sets=("train.size=96",))
+    settings: list[dict[str, Any]] = [{}, {"model": "yolov8n", "classes": "a,b,c"}, {"config": config}, {"size": 64}]
+    sizes = [
+        sightline.import_model(file, tmp_path / f"net-{number}", **given).info.size
+        for number, given in enumerate(settings)
+    ]
+    assert sizes == [320, 320, 96, 64]
 
 
 def test_the_average_of_weights_is_taken_where_there_is_one(tmp_path: Path) -> None:
@@ -147,6 +168,16 @@ def test_names_that_sound_like_the_package_are_shells_that_do_nothing(tmp_path: 
     file = save(tmp_path / "odd.pt", network(), extra=Call())
     monkeypatch.setattr(downloads, "safe_download", run)
     assert read_yolo_checkpoint(file).model == "yolov8n"
+
+
+def test_a_module_that_is_referenced_many_times_is_visited_once(tmp_path: Path) -> None:
+    """Sixteen levels that each refer twice to the next one: 65,536 paths to one convolution."""
+    inner: nn.Module = nn.Conv2d(3, 4, 1, bias=False)
+    for _ in range(16):
+        inner = nn.Sequential(inner, inner)
+    made = network()
+    made.model = inner
+    assert list(read_yolo_checkpoint(save(tmp_path / "bomb.pt", made)).weights) == ["model" + ".0" * 16 + ".weight"]
 
 
 def test_other_tasks_and_other_contents_are_refused(tmp_path: Path) -> None:

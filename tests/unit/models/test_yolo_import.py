@@ -42,6 +42,12 @@ def test_the_bundle_says_what_the_file_said(tmp_path: Path) -> None:
     assert {entry.key: entry.value for entry in kept.metadata_props} == NOTED, "the file's own notes stay with it"
 
 
+@pytest.mark.parametrize(("imgsz", "size"), [("320", 320), ("[96, 160]", 160), ("(64, 64)", 64), ("large", 640)])
+def test_the_size_it_was_trained_at_is_taken(tmp_path: Path, imgsz: str, size: int) -> None:
+    file = write_yolo(tmp_path / "yolo.onnx", noted={**NOTED, "imgsz": imgsz})
+    assert sightline.import_model(file, tmp_path / "bundle").info.size == size
+
+
 def test_it_can_be_registered(tmp_path: Path) -> None:
     found = sightline.import_model(write_yolo(tmp_path / "yolo.onnx"), "colours", workspace=tmp_path / "ws")
     assert find_bundle("colours", workspace=tmp_path / "ws").hash == found.hash
