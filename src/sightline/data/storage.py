@@ -100,6 +100,7 @@ class Folder:
             if self.is_local:
                 return disk.read_file(path)
             with self.filesystem.open_input_file(path) as stream:
+                disk.check_size(stream.size())
                 return bytes(stream.read())
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise ImageError("file not found", repr(name)[:200], stage="read") from None
