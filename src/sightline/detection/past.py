@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sightline.detection.schema import BOX, DETECTIONS, IMAGES
 from sightline.detection.targets.factory import DUCKDB_SUFFIXES
-from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, sql_text
+from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, scan_images, sql_text
 from sightline.errors import ConfigError, NotFoundError
 from sightline.workspace import Workspace
 
@@ -148,7 +148,7 @@ def _is_duckdb(job: PastJob) -> bool:
 def _images(job: PastJob) -> str:
     if _is_duckdb(job):
         return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {_table(job, 'images')}"
-    return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {_files(job)}"
+    return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {scan_images(Path(job.target))}"
 
 
 def _detections(job: PastJob) -> str:
@@ -156,24 +156,20 @@ def _detections(job: PastJob) -> str:
         return f"select {sql_text(job.name)} as job, {', '.join(DETECTIONS.names)} from {_table(job, 'detections')}"
     boxes = {field.name: f"box.{field.name}" for field in BOX}
     columns = ", ".join(f"{boxes.get(name, name)} as {name}" for name in DETECTIONS.names)
-    rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {_files(job)})"
+    rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {scan_images(Path(job.target))})"
     return f"select {sql_text(job.name)} as job, {columns} from {rows}"
 
 
 def _rows(job: PastJob) -> str:
     """With the boxes of each image in a list; DuckDB's own files have them in the other table."""
     if not _is_duckdb(job):
-        return f"select {sql_text(job.name)} as job, * from {_files(job, options=', filename = true')}"
+        return f"select {sql_text(job.name)} as job, * from {scan_images(Path(job.target), filename=True)}"
     fields = ", ".join(f"{field.name} := {field.name}" for field in BOX)
     boxes = f"(select image_id, list(struct_pack({fields})) as boxes from {_table(job, 'detections')} group by 1)"
     return (
         f"select {sql_text(job.name)} as job, i.{', i.'.join(_SCALARS)}, coalesce(b.boxes, []) as boxes, "
         f"'' as filename from {_table(job, 'images')} i left join {boxes} b using (image_id)"
     )
-
-
-def _files(job: PastJob, *, options: str = "") -> str:
-    return f"read_parquet({sql_text(str(Path(job.target) / IMAGES_FOLDER / '*.parquet'))}{options})"
 
 
 def _table(job: PastJob, name: str) -> str:
