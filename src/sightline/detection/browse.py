@@ -127,10 +127,12 @@ class JobBrowser:
         try:
             with self._opening:
                 if self._kept is None and is_parquet(self.job):
-                    self._kept = open_jobs([self.job])
+                    self._kept = open_jobs([self.job], self.workspace)
             if self._kept is not None:
                 return self._kept.cursor().sql(sql).to_arrow_table()
-            with open_jobs([self.job]) as database:  # A file of DuckDB's would be closed to all others meanwhile.
+            with open_jobs(
+                [self.job], self.workspace
+            ) as database:  # A file of DuckDB's would be closed to all others meanwhile.
                 return database.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise ConfigError(f"the query failed: {error}") from None

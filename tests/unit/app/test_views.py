@@ -154,7 +154,7 @@ def test_rows_in_another_database_are_named(tmp_path: Path) -> None:
     place = photos(tmp_path / "photos", 1)
     url = f"sqlite:///{tmp_path}/found.db"
     sightline.detect("nano/1", place, url, engine="torch", threads=1)
-    assert "ask that database" in text_of(run(detections_page))
+    assert "query that database directly" in text_of(run(detections_page))
 
 
 def test_runs_are_put_side_by_side() -> None:

@@ -309,7 +309,8 @@ def test_a_jpeg_with_xmp_is_decoded_at_reduced_scale():
     plain, tagged = jpeg(96, 64), jpeg(96, 64, xmp=b"<x:xmpmeta/>")
     assert b"\xff\xe1" in tagged
     pixels, size = decode_reduced(tagged, lambda width, height: (24, 16))
-    assert pixels.shape == (16, 24, 3) and size == (96, 64)
+    assert pixels.shape == (16, 24, 3)
+    assert size == (96, 64)
     assert np.array_equal(pixels, decode_reduced(plain, lambda width, height: (24, 16))[0])
 
 

@@ -19,7 +19,9 @@ def test_a_file_above_the_size_limit_is_refused_before_it_is_read(tmp_path: Path
     (tmp_path / "small.jpg").write_bytes(b"small")
     tracemalloc.start()
     try:
-        with pytest.raises(ImageError, match=f"it has {MAX_FILE_BYTES + 1} bytes, more than {MAX_FILE_BYTES}") as caught:
+        with pytest.raises(
+            ImageError, match=f"it has {MAX_FILE_BYTES + 1} bytes, more than {MAX_FILE_BYTES}"
+        ) as caught:
             folder.read("huge.jpg")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
