@@ -70,7 +70,8 @@ def main() -> None:
         "decode.md",
         f"# Decoding camera photos\n\n`make bench-decode`, {datetime.now(UTC):%Y-%m-%d}, {machine()}, {load_text()}. "
         f"{PHOTOS} synthetic photos of {WIDTH} x {HEIGHT} in one thread, {REPEATS} turns, for a model input of "
-        f"{INPUT_SIDE} pixels. Before this release, a JPEG with EXIF or XMP was always decoded at full size.\n\n{table}",
+        f"{INPUT_SIDE} pixels. Before this release, a JPEG with EXIF or XMP was always decoded at full size.\n\n"
+        f"{table}",
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sightline.detection.item import ImageList
     from sightline.detection.past import PastJob
     from sightline.detection.runner import Progress
+    from sightline.detection.sources.folder import FolderSource
     from sightline.detection.targets.target import Target
 
 Images = str | Path | Sequence[str | Path]
@@ -158,7 +159,7 @@ def browse(job: str, *, workspace: str | Path | None = None) -> "JobBrowser":
 
 
 def list_images(
-    source: Images, *, limit: int, where: str | None = None, workspace: str | Path | None = None
+    source: "Images | FolderSource", *, limit: int, where: str | None = None, workspace: str | Path | None = None
 ) -> "ImageList":
     """The first images of anything that `detect` takes, to be read one by one.
 
