@@ -30,8 +30,12 @@ def open_reader(source: str, config: IngestConfig) -> tuple[Reader, FormatName, 
         return _open_table(QueryTable(source, config.query), None, config), "table", "a database query"
     folder, file = _open_place(source)
     name, why = (config.format, "as asked") if config.format != "auto" else recognise(folder, file)
+    if config.box_format and name != "table":
+        raise ConfigError(f"--box-format is for tables; format {name!r} defines what its numbers are: leave it out")
     reader = _make_reader(name, folder, file, config)
     _check_classes(reader.classes)
+    if isinstance(reader, TableReader) and reader.box_format:
+        why = f"{why}; boxes as {reader.box_format}"
     return reader, name, why
 
 
@@ -119,7 +123,7 @@ def _make_reader(name: FormatName, folder: Folder, file: str | None, config: Ing
 
 def _open_table(table: Table, folder: Folder | None, config: IngestConfig) -> Reader:
     images = Folder.open(config.images) if config.images else folder
-    return TableReader(table, images, columns=config.columns, classes=config.classes)
+    return TableReader(table, images, columns=config.columns, classes=config.classes, box_format=config.box_format)
 
 
 def _open_place(source: str) -> tuple[Folder, str | None]:
