@@ -89,6 +89,11 @@ def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, st
         return "table", ", ".join(tables[:3])
     first = next((found for found in walk_images(folder) if isinstance(found, File)), None)
     if first and "/" in first.name:
+        if doubts := ClassFolderReader(folder).doubts():
+            raise FormatError(
+                f"no annotations found in {folder.location!r}: {doubts}; add annotations (VOC, COCO or YOLO), or pass "
+                "--format folder if these folders are the classes of images to classify"
+            )
         return "folder", "images in class folders"
     seen = ", ".join(sorted(names)[:6]) or "nothing"
     raise FormatError(
@@ -99,6 +104,8 @@ def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, st
 
 def _make_reader(name: FormatName, folder: Folder, file: str | None, config: IngestConfig) -> Reader:
     classes, images = config.classes, config.images
+    if images and name in ("deeppcb", "folder"):
+        raise ConfigError(f"--images: format {name!r} has its images in the source; leave the option out")
     if file and name in ("voc", "deeppcb", "folder"):
         raise FormatError(f"format {name!r} reads a folder, not the file {file!r}: name the folder it lies in")
     match name:
@@ -107,7 +114,7 @@ def _make_reader(name: FormatName, folder: Folder, file: str | None, config: Ing
         case "coco":
             return CocoReader(folder, [file] if file else find_coco_files(folder), classes=classes, images=images)
         case "yolo":
-            return YoloReader(folder, file or find_yaml(folder), classes=classes)
+            return YoloReader(folder, file or find_yaml(folder), classes=classes, images=images)
         case "deeppcb":
             return DeepPcbReader(folder, classes=classes)
         case "folder":
