@@ -104,8 +104,8 @@ def decode_reduced(
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Decode an image that the caller is going to downscale.
 
-    A JPEG of at least twice the wanted sides is decoded at reduced scale, which is several times as fast. The EXIF
-    rotation is applied to the reduced image.
+    A JPEG of at least twice the wanted sides is decoded at reduced scale, which is faster (docs/benchmarks/decode.md).
+    The EXIF rotation is applied to the reduced image.
 
     Args:
         wanted: Maps width and height of the upright image to the smallest width and height that are sufficient.
