@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cksum < requirements/dev.txt | cut -d' ' -f1)
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url $(UPGRADE)
 SAY = @printf '\033[1m==> %s\033[0m\n'
 
-.PHONY: help install demo test test-slow lint format bench-data bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth bench-yolo bench-app chaos requirements programs audit clean
+.PHONY: help install demo test test-slow lint format bench-data bench-decode bench-quality bench-synthetic bench-metrics bench-train bench-equivalence bench-engines bench-detect bench-growth bench-yolo bench-app chaos requirements programs audit clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ format: $(DEV_STAMP) ## let ruff format the code
 
 bench-data: $(DEV_STAMP) ## ingest and reading against the notebook way; results go to docs/benchmarks/data.md
 	@$(BIN)/python bench/data.py
+
+bench-decode: $(DEV_STAMP) ## camera photos with EXIF at reduced scale; results go to docs/benchmarks/decode.md
+	@$(BIN)/python bench/decode.py
 
 bench-quality: $(DEV_STAMP) ## `nano` on DeepPCB, about an hour; results go to docs/benchmarks/quality.md
 	@$(BIN)/python bench/quality.py

@@ -118,7 +118,7 @@ def ask_browser(root: Path, chromium: str) -> dict[str, float]:
     """The same from the click to the picture."""
     from app_browser import browsing, choose, open_page, serving, settle  # type: ignore[import-not-found]
 
-    with serving(root / "workspace") as (url, _), browsing(chromium) as browser:
+    with serving(root / "workspace", "--no-token") as (url, _), browsing(chromium) as browser:
         began = time.perf_counter()
         page = open_page(browser, url + "detections")
         times = {"first visit, app just started": [time.perf_counter() - began]}

@@ -13,3 +13,5 @@ sys.path.insert(0, str(Path(__file__).parent))  # `families` is shared by the te
 
 # What `--model auto` takes depends on the weights that torch has downloaded before; in tests it has none.
 os.environ["TORCH_HOME"] = os.path.join(tempfile.gettempdir(), "sightline-tests-without-weights")  # noqa: PTH118
+# Databases that tests confirm are not added to the user's own list.
+os.environ["XDG_STATE_HOME"] = os.path.join(tempfile.gettempdir(), "sightline-tests-state")  # noqa: PTH118

@@ -13,6 +13,7 @@ from sightline.errors import ConfigError, NotFoundError
 from sightline.secrets import redact, redact_values
 
 FormatName = Literal["auto", "voc", "coco", "yolo", "deeppcb", "folder", "table"]
+BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 ExportFormatName = Literal["voc", "coco", "yolo"]
 
 
@@ -46,6 +47,8 @@ class IngestConfig(Section):
     """Where the images are, when they are not where the format puts them."""
     columns: dict[str, str] = Field(default_factory=dict)
     """For tables: which column holds `image`, `path`, `name`, `split`, `class`, `xmin`, … when the name differs."""
+    box_format: BoxFormat | None = None
+    """For tables: what the four numbers of a box are: corners, left top width height, or center width height."""
     query: str | None = None
     """For databases: the SQL query that gives the rows."""
     verify: Literal["full", "header"] = "full"

@@ -195,7 +195,7 @@ def _report(root: Path) -> Path:
 def _ending(root: Path) -> tuple[str, ...]:
     return (
         "",
-        f"The report is {_report(root)}: open it in a browser. `sightline app` shows all of it there.",
+        f"The report is {_report(root)}: open it in a browser. `sightline app` prints an address that shows all of it.",
         "",
         "Next, on images of your own:",
         "  sightline ingest DIR --to NAME                  # annotated images, in any usual format",

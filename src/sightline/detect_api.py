@@ -1,12 +1,13 @@
 """The verbs about detection over many images: detect, estimate, list, query."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.config import Config, DetectConfig, SourceConfig, load_config
-from sightline.errors import NotFoundError, TooManyRejectedError
+from sightline.errors import NotFoundError, StorageError, TooManyRejectedError
 from sightline.workspace import Workspace, check_name, is_location
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sightline.detection.item import ImageList
     from sightline.detection.past import PastJob
     from sightline.detection.runner import Progress
+    from sightline.detection.sources.folder import FolderSource
     from sightline.detection.targets.target import Target
 
 Images = str | Path | Sequence[str | Path]
@@ -69,7 +71,7 @@ def detect(
     from sightline.detection.pictures import Pictures
     from sightline.detection.preflight import check_cores, check_detection
     from sightline.detection.runner import Watcher
-    from sightline.detection.targets.factory import open_target
+    from sightline.detection.targets.factory import DUCKDB_SUFFIXES, open_target
     from sightline.detection.targets.parquet import ParquetTarget
 
     root, config = Workspace.find(workspace), _settled(config, settings)
@@ -84,6 +86,8 @@ def detect(
         name, place = _named(to, prepared)
         root.make()
         target: Target = open_target(place, root, table_prefix=config.detect.table_prefix)
+        if place.lower().endswith(DUCKDB_SUFFIXES):
+            _trust_target(target.location, root, note)
         own = root.detections / name
         directory = target.directory if isinstance(target, ParquetTarget) else own
         pictures = Pictures(
@@ -163,7 +167,7 @@ def browse(job: str, *, workspace: str | Path | None = None) -> "JobBrowser":
 
 
 def list_images(
-    source: Images, *, limit: int, where: str | None = None, workspace: str | Path | None = None
+    source: "Images | FolderSource", *, limit: int, where: str | None = None, workspace: str | Path | None = None
 ) -> "ImageList":
     """The first images of anything that `detect` takes, to be read one by one.
 
@@ -180,21 +184,55 @@ def list_images(
 
 
 def query(
-    sql: str, *, job: str | None = None, limit: int | None = None, workspace: str | Path | None = None
+    sql: str,
+    *,
+    job: str | None = None,
+    limit: int | None = None,
+    restricted: bool = False,
+    trust: bool = False,
+    workspace: str | Path | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> "pa.Table":
     """Ask past jobs with SQL: the views `images` and `detections` hold the rows of all, or of one.
+
+    By default the SQL may do whatever DuckDB can do with your permissions, such as reading and writing other files.
 
     Args:
         job: Name of a job; default: all jobs of the workspace.
         limit: At most so many rows.
+        restricted: For SQL that you did not write: no access to files, network, extensions or settings.
+        trust: Confirm that you know the database files outside the workspace that these jobs are stored in.
+        on_note: Called with the reason for every job that is left out; default: a Python warning.
 
     >>> import sightline
     >>> sightline.query("select label, count(*) from detections group by 1").to_pandas()  # doctest: +SKIP
     """
-    from sightline.detection.past import query_jobs
+    from sightline.detection.past import left_out, query_jobs, trust_databases
 
+    root = Workspace.find(workspace)
     jobs = list_detections(workspace=workspace) if job is None else [_job(job, workspace)]
-    return query_jobs(jobs, sql, limit=limit)
+    if trust:
+        trust_databases(jobs)
+    reasons = left_out(jobs, root)
+    if len(reasons) < len(jobs):  # Or else the query fails, and the error has all reasons.
+        for reason in reasons.values():
+            (on_note or _warn)(f"left out: {reason}")
+    return query_jobs(jobs, sql, root, limit=limit, restricted=restricted)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
+
+
+def _trust_target(location: str, workspace: Workspace, note: Callable[[str], None]) -> None:
+    """A database file that the user named on the command line or in Python is one that the user knows."""
+    from sightline.detection.trust import is_trusted, trust
+
+    if not is_trusted(location, workspace):
+        try:
+            trust(location)
+        except StorageError as error:
+            note(f"queries of this job will need --trust: {error}")
 
 
 def _job(name: str, workspace: str | Path | None) -> "PastJob":

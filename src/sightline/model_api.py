@@ -11,6 +11,7 @@ from sightline.workspace import Workspace, check_name, is_location
 
 if TYPE_CHECKING:
     from sightline.detection.disagreement import Comparison
+    from sightline.detection.sources.folder import FolderSource
     from sightline.engines.exported import ExportName
     from sightline.models.bundle import Bundle
     from sightline.models.predictor import Predictor
@@ -168,7 +169,7 @@ def compare_models(
 def compare_images(
     first: "str | Path | Predictor",
     second: "str | Path | Predictor",
-    source: str | Path | Sequence[str | Path],
+    source: "str | Path | Sequence[str | Path] | FolderSource",
     *,
     where: str | None = None,
     limit: int = 200,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000  # Other work may take most of the machine.
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -28,7 +28,7 @@ def serving(workspace: Path, *options: str) -> Iterator[tuple[str, int]]:
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            rest, _ = process.communicate(timeout=20)
+            rest, _ = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

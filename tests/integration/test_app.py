@@ -80,7 +80,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(workspace: Path) -> Iterator[str]:
-    with serving(workspace) as (url, _):
+    with serving(workspace, "--no-token") as (url, _):
         yield url
 
 
@@ -260,7 +260,7 @@ def test_hostile_names_are_text(address: str, browser: Browser) -> None:
 
 
 def test_an_empty_workspace_says_what_to_do(tmp_path: Path, browser: Browser) -> None:
-    with serving(tmp_path / "new") as (url, _):
+    with serving(tmp_path / "new", "--no-token") as (url, _):
         page = open_page(browser, url)
         expect(page.get_by_text("train a model first")).to_be_visible()
         expect(page.get_by_role("button", name="Run the demo")).to_be_visible()
@@ -306,7 +306,7 @@ def handshake(port: int, host: str) -> str:
 
 
 def test_only_loopback_listens(tmp_path: Path) -> None:
-    with serving(tmp_path) as (url, pid):
+    with serving(tmp_path, "--no-token") as (url, pid):
         urllib.request.urlopen(url).close()
         assert url.startswith("http://127.0.0.1:")
         assert listening(pid) == {"0100007F"}
@@ -315,9 +315,30 @@ def test_only_loopback_listens(tmp_path: Path) -> None:
         assert handshake(port, "evil.example") == "403"
 
 
-def test_every_request_is_asked_for_the_token(workspace: Path, browser: Browser) -> None:
-    with serving(workspace, "--address", "0.0.0.0", "--token", "new") as (url, pid):
-        assert listening(pid) == {"00000000"}
+def test_folders_below_the_root_are_shown_and_no_others(workspace: Path, browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "root/photos").mkdir(parents=True)
+    pixels = np.random.default_rng(1).integers(0, 255, (60, 80, 3), np.uint8)
+    for place in ("root/photos/inside.jpg", "outside.jpg"):
+        (tmp_path / place).write_bytes(encode_jpeg(pixels))
+    with serving(workspace, "--no-token", "--browse", str(tmp_path / "root")) as (url, _):
+        page = open_page(browser, url)
+        choose(page, "Model", "boards/1")
+        page.get_by_role("radio", name="Folder").or_(
+            page.get_by_role("button", name="Folder", exact=True)
+        ).first.click()
+        settle(page)
+        for text, said in (("photos", "inside.jpg: "), ("..", "'..' is not below"), (str(tmp_path), "is not below")):
+            page.get_by_label("Folder", exact=True).fill(text)
+            page.get_by_label("Folder", exact=True).press("Enter")
+            settle(page)
+            expect(page.get_by_text(said).first).to_be_visible()
+            expect(page.get_by_text("outside.jpg")).to_have_count(0)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_every_request_is_asked_for_the_token(workspace: Path, browser: Browser, address: str) -> None:
+    with serving(workspace, "--address", address) as (url, pid):
+        assert listening(pid) == {"0100007F" if address == "127.0.0.1" else "00000000"}
         home, _, token = url.replace("0.0.0.0", "127.0.0.1").partition("?token=")
         for path in ("", "_stcore/health", "_stcore/host-config", "media/abc.png", "static/js/index.js", "detections"):
             with pytest.raises(urllib.error.HTTPError, match="401"):

@@ -6,6 +6,7 @@ import streamlit as st
 
 import sightline
 from sightline.app import shown
+from sightline.app.browse_root import browse_root, folder_below, open_below
 from sightline.app.shown import Pictured
 from sightline.report.name import one_line
 
@@ -23,12 +24,10 @@ def choose_images(key: str) -> list[Pictured]:
     Args:
         key: Of the page, for its widgets.
     """
-    kinds = {
-        "Dataset": _from_dataset,
-        "Job": _from_job,
-        "Folder": _from_folder,
-        "Upload": _from_upload,
-    }
+    kinds = {"Dataset": _from_dataset, "Job": _from_job}
+    if browse_root():
+        kinds["Folder"] = _from_folder
+    kinds["Upload"] = _from_upload
     kind = st.segmented_control("Images from", list(kinds), default="Dataset", key=f"{key}-kind")
     with shown.telling():
         return kinds[kind](key) if kind else []
@@ -71,11 +70,22 @@ def _from_job(key: str) -> list[Pictured]:
     return _readable([(row["uri"], data) for row, data in zip(rows, _ordered(browser.read(rows), rows), strict=True)])
 
 
+def choose_folder(key: str) -> str:
+    """A folder below the directory that may be browsed; empty while none is named."""
+    root = browse_root()
+    if root is None:
+        return ""
+    text = st.text_input(
+        "Folder", key=f"{key}-folder", placeholder=". or a folder below", help="Below the directory of --browse."
+    )
+    return folder_below(root, text) if text else ""
+
+
 def _from_folder(key: str) -> list[Pictured]:
-    text = st.text_input("Folder, pattern, archive or bucket", key=f"{key}-folder", placeholder="/data/photos")
-    if not text:
+    folder = choose_folder(key)
+    if not folder:
         return []
-    source = sightline.list_images(text, limit=_LISTED)
+    source = sightline.list_images(open_below(folder), limit=_LISTED)
     if not source.items:
         st.caption("There are no images.")
         return []

@@ -1,18 +1,23 @@
-"""Serving the app: on loopback, or behind a token."""
+"""Serving the app: behind a token, on loopback too, since other users of the machine can reach that."""
 
 import errno
+import html
 import ipaddress
 import logging
 import os
 import secrets
 import socket
+import tempfile
 import webbrowser
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sightline.app.browse_root import BROWSE_VARIABLE
 from sightline.app.token import QUERY, TokenCheck
-from sightline.errors import ConfigError, MissingExtraError
+from sightline.errors import ConfigError, MissingExtraError, NotFoundError
 from sightline.workspace import Workspace
 
 PORT = 8501
@@ -21,30 +26,41 @@ _SHORTEST_TOKEN = 16
 _SCRIPT = Path(__file__).with_name("main.py")
 
 
-def serve(
-    workspace: Workspace,
-    *,
-    address: str = "127.0.0.1",
-    port: int | None = None,
-    token: str | None = None,
-    open_browser: bool = False,
-    say: Callable[[str], None] = print,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How the app is served.
+
+    Attributes:
+        address: To listen on.
+        port: None takes 8501, or the next free one.
+        token: That every request must bring; None takes SIGHTLINE_APP_TOKEN, else a new random one.
+        no_token: Answer without a token, on loopback only.
+        browse: The directory below which visitors may open folders; None does not let them open any.
+        open_browser: Open the app in a browser.
+    """
+
+    address: str = "127.0.0.1"
+    port: int | None = None
+    token: str | None = None
+    no_token: bool = False
+    browse: Path | None = None
+    open_browser: bool = False
+
+
+def serve(workspace: Workspace, options: ServeOptions, *, say: Callable[[str], None] = print) -> None:
     """Serve the app until it is stopped.
 
     Args:
-        address: To listen on; anything but loopback needs a token.
-        port: None takes 8501, or the next free one.
-        token: That every request must bring; "new" makes one up.
-        say: Told the address to open.
+        say: Called with the address to open.
 
     Raises:
-        ConfigError: The address is open to others and there is no token, or the port is taken.
+        ConfigError: An option is wrong, or the port is taken.
+        NotFoundError: The directory to browse does not exist.
     """
-    token = _checked_token(token, address)
-    listening = _listen(address, port)
+    address, token = options.address, _checked_token(options)
+    _pass_on(workspace, options.browse)
+    listening = _listen(address, options.port)
     port = listening.getsockname()[1]
-    os.environ["SIGHTLINE_HOME"] = str(workspace.root)
     try:
         import streamlit
         import uvicorn
@@ -61,13 +77,14 @@ def serve(
         logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.WARNING)
 
     class Server(uvicorn.Server):
-        async def startup(self, *args: Any, **options: Any) -> None:
-            await super().startup(*args, **options)
+        async def startup(self, *args: Any, **given: Any) -> None:
+            await super().startup(*args, **given)
             if self.started:
                 say(f"the app is at {url} (Ctrl-C ends it)")
-            if self.started and open_browser:
-                webbrowser.open(url)
+            if self.started and options.open_browser:
+                webbrowser.open(_redirect_file(url, opened))
 
+    opened = ExitStack()
     try:
         Server(uvicorn.Config(app, host=address, port=port, access_log=False, timeout_graceful_shutdown=2)).run(
             sockets=[listening]
@@ -75,6 +92,7 @@ def serve(
     except KeyboardInterrupt:
         pass
     finally:
+        opened.close()
         streamlit.cache_resource.clear()  # Databases that are still open complain when Python ends.
 
 
@@ -85,7 +103,7 @@ def _settings(address: str, port: int) -> dict[str, Any]:
         "server.headless": True,
         "server.fileWatcherType": "none",
         "server.maxUploadSize": 200,
-        # A page of somebody else's whose name leads to this machine is not let in; behind a token nobody is.
+        # On loopback, a page on the internet whose host name resolves to this machine is refused even with the cookie.
         "server.allowedHosts": ["localhost", "127.0.0.1", "::1", address] if is_loopback(address) else [],
         "runner.magicEnabled": False,
         "browser.gatherUsageStats": False,
@@ -97,18 +115,43 @@ def _settings(address: str, port: int) -> dict[str, Any]:
     }
 
 
-def _checked_token(token: str | None, address: str) -> str:
-    token = token or os.environ.get(TOKEN_VARIABLE) or ""
+def _pass_on(workspace: Workspace, browse: Path | None) -> None:
+    """Set what the pages read from the environment: Streamlit runs them as a script, without arguments."""
+    os.environ["SIGHTLINE_HOME"] = str(workspace.root)
+    os.environ.pop(BROWSE_VARIABLE, None)
+    if browse is not None:
+        root = browse.expanduser().resolve()
+        if not root.is_dir():
+            raise NotFoundError(f"--browse {str(browse)!r} is not a directory: name the one that holds the images")
+        os.environ[BROWSE_VARIABLE] = str(root)
+
+
+def _redirect_file(url: str, opened: ExitStack) -> str:
+    """A private file that sends the browser to the URL: other users see command lines, and the URL has the token."""
+    descriptor, name = tempfile.mkstemp(prefix="sightline-", suffix=".html")
+    opened.callback(Path(name).unlink, missing_ok=True)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(url)}">\n')
+    return Path(name).as_uri()
+
+
+def _checked_token(options: ServeOptions) -> str:
+    """The token, or an empty string without one."""
+    if options.no_token:
+        if options.token:
+            raise ConfigError("--token and --no-token contradict each other: give one of them")
+        if not is_loopback(options.address):
+            raise ConfigError(
+                f"{options.address!r} can be reached from other machines: leave out --no-token, or leave out --address "
+                "and use an SSH tunnel"
+            )
+        return ""
+    token = options.token or os.environ.get(TOKEN_VARIABLE) or "new"
     if token == "new":
-        token = secrets.token_urlsafe(24)
-    if not token and not is_loopback(address):
+        return secrets.token_urlsafe(24)
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not _is_plain(token):
         raise ConfigError(
-            f"{address!r} can be reached by others: give --token new to have every request checked, or leave out "
-            "--address, and let people in by an SSH tunnel"
-        )
-    if token and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not _is_plain(token)):
-        raise ConfigError(
-            f"a token has at least {_SHORTEST_TOKEN} letters, digits, - and _; `--token new` makes one up"
+            f"a token has at least {_SHORTEST_TOKEN} letters, digits, - and _; without --token, one is generated"
         )
     return token
 

@@ -1,5 +1,6 @@
 """The command that serves the app."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,24 +14,32 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def serve_app(
-    address: Annotated[str, typer.Option(help="To listen on; one that others can reach needs --token.")] = "127.0.0.1",
+    address: Annotated[str, typer.Option(help="To listen on.")] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="To listen on.", show_default="8501 or the next free one")
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(
-            help="What every request must bring; 'new' makes one up. SIGHTLINE_APP_TOKEN does the same.",
-            show_default=False,
-        ),
+        typer.Option(help="That every request must bring.", show_default="SIGHTLINE_APP_TOKEN, else a new one"),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let every user of this machine in; on loopback only.")
+    ] = False,
+    browse: Annotated[
+        Path | None,
+        typer.Option(metavar="ROOT", help="Let visitors open folders of images below this one.", show_default=False),
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     workspace: WorkspaceOption = None,
     debug: Debug = False,
 ) -> None:
-    """Look at images, detections, models, runs and datasets in a browser."""
-    from sightline.app.server import serve
+    """Look at images, detections, models, runs and datasets in a browser.
+
+    Open the printed address: it contains the token. The browser keeps it in a cookie.
+    """
+    from sightline.app.server import ServeOptions, serve
     from sightline.workspace import Workspace
 
     session = Session(workspace, False, debug)
-    serve(Workspace.find(workspace), address=address, port=port, token=token, open_browser=browser, say=session.say)
+    options = ServeOptions(address, port, token, no_token, browse, browser)
+    serve(Workspace.find(workspace), options, say=session.say)

@@ -44,6 +44,10 @@ def ingest(
     columns: Annotated[
         str | None, typer.Option(help="Columns of a table.", metavar="image=IMG,class=TYPE", show_default=False)
     ] = None,
+    box_format: Annotated[
+        Literal["xyxy", "xywh", "cxcywh"] | None,
+        typer.Option(help="What the numbers of a table's boxes are.", show_default="what the data determine"),
+    ] = None,
     query: Annotated[str | None, typer.Option(help="SQL query, for a database.", show_default=False)] = None,
     verify: Annotated[
         Literal["full", "header"] | None,
@@ -70,6 +74,7 @@ def ingest(
         "classes": _names(classes),
         "images": images,
         "columns": _pairs(columns),
+        "box_format": box_format,
         "query": query,
         "verify": verify,
         "max_rejected": max_rejected,

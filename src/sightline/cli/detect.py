@@ -145,15 +145,33 @@ def query(
     ],
     job: Annotated[str | None, typer.Option(help="Only this job.", show_default="all of the workspace")] = None,
     limit: Annotated[int, typer.Option(help="Show so many rows.", min=1)] = 100,
+    restricted: Annotated[
+        bool, typer.Option("--restricted", help="For SQL by others: no files, network, extensions or settings.")
+    ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Confirm the database files of these jobs outside the workspace.")
+    ] = False,
     workspace: WorkspaceOption = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Ask past detections with SQL, by DuckDB."""
+    """Ask past detections with SQL, by DuckDB.
+
+    The SQL runs unrestricted, with your permissions: it can read and write other files. Pass --restricted for SQL that
+    you did not write.
+    """
     from sightline import detect_api
 
     session = Session(workspace, json, debug)
-    found = detect_api.query(sql, job=job, limit=limit + 1, workspace=workspace)
+    found = detect_api.query(
+        sql,
+        job=job,
+        limit=limit + 1,
+        restricted=restricted,
+        trust=trust,
+        workspace=workspace,
+        on_note=session.say,
+    )
     session.finish(found.slice(0, limit).to_pylist(), lambda: _show_table(session, found, limit))
 
 

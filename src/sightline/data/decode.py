@@ -91,9 +91,9 @@ def decode(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
     """Decode to H x W x 3 uint8 RGB, upright."""
     image = _open(data, max_pixels)
     orientation = _orientation(image, data)
-    if isinstance(image, JpegImageFile) and image.mode in ("L", "RGB") and orientation == 1:
+    if isinstance(image, JpegImageFile) and image.mode in ("L", "RGB"):
         try:
-            return simplejpeg.decode_jpeg(data)  # type: ignore[no-any-return]
+            return _rotated(simplejpeg.decode_jpeg(data), orientation)
         except ValueError:
             pass  # Warnings count as errors there: let Pillow decide whether the pixels are whole.
     return _upright(image, orientation)
@@ -102,24 +102,26 @@ def decode(data: EncodedImage, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.ui
 def decode_reduced(
     data: EncodedImage, wanted: Callable[[int, int], tuple[int, int]], *, max_pixels: int = MAX_PIXELS
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """Decode for somebody who will make the image smaller anyway.
+    """Decode an image that the caller is going to downscale.
 
-    A plain JPEG of at least twice the wanted sides is decoded at reduced scale, which is several times as quick.
+    A JPEG of at least twice the wanted sides is decoded at reduced scale, which is faster (docs/benchmarks/decode.md).
+    The EXIF rotation is applied to the reduced image.
 
     Args:
-        wanted: Given width and height of the upright image, the smallest sides that will do.
+        wanted: Maps width and height of the upright image to the smallest width and height that are sufficient.
 
     Returns:
-        The pixels, and the width and height of the image itself.
+        The pixels, and the width and height of the full-size upright image.
     """
-    plain = _plain_jpeg_header(data)
-    if plain is not None:
-        _check_pixels((plain.width, plain.height), max_pixels)
-        least_width, least_height = wanted(plain.width, plain.height)
-        if plain.width >= 2 * least_width and plain.height >= 2 * least_height:
+    header = _reducible_jpeg_header(data, max_pixels)
+    if header is not None:
+        least_width, least_height = wanted(header.width, header.height)
+        if header.width >= 2 * least_width and header.height >= 2 * least_height:
+            if header.orientation in _SWAPS_SIDES:
+                least_width, least_height = least_height, least_width
             try:
                 pixels = simplejpeg.decode_jpeg(data, min_width=least_width, min_height=least_height, min_factor=2)
-                return pixels, (plain.width, plain.height)
+                return _rotated(pixels, header.orientation), (header.width, header.height)
             except ValueError:
                 pass  # As in `decode`.
     pixels = decode(data, max_pixels=max_pixels)
@@ -134,6 +136,24 @@ def decode_pil(image: Image.Image, *, max_pixels: int = MAX_PIXELS) -> NDArray[n
     except Exception:  # As for bytes: broken EXIF says nothing of the pixels.
         value = 1
     return _upright(image, value if isinstance(value, int) else 1)
+
+
+def _reducible_jpeg_header(data: EncodedImage, max_pixels: int) -> ImageHeader | None:
+    """The header of a JPEG that can be decoded at reduced scale; None for other formats and for CMYK."""
+    plain = _plain_jpeg_header(data)
+    if plain is not None:
+        _check_pixels((plain.width, plain.height), max_pixels)
+        return plain
+    image = _open(data, max_pixels)
+    is_reducible = isinstance(image, JpegImageFile) and image.mode in ("L", "RGB")
+    return _header_of(image, data) if is_reducible else None
+
+
+def _rotated(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Apply an EXIF orientation to decoded pixels."""
+    if orientation not in _TURNS:
+        return pixels
+    return np.array(Image.fromarray(pixels).transpose(_TURNS[orientation]))
 
 
 def _upright(image: Image.Image, orientation: int) -> NDArray[np.uint8]:

@@ -35,9 +35,14 @@ def read_file(path: str) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise OSError(f"it has {status.st_size} bytes, more than {MAX_FILE_BYTES}")
+        check_size(status.st_size)
         return file.readall()
+
+
+def check_size(num_bytes: int) -> None:
+    """Raise OSError for a file, local or in a bucket, that is too large to be read into memory."""
+    if num_bytes > MAX_FILE_BYTES:
+        raise OSError(f"it has {num_bytes} bytes, more than {MAX_FILE_BYTES}")
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 import sightline
 from sightline.config import Config
+from sightline.data.formats.layout import LINK_ADVICE
 from sightline.data.location import without_secrets
 from sightline.data.parallel import run_in_order
 from sightline.data.record import Entry, Reader, Reject
@@ -29,6 +30,7 @@ from sightline.data.schema import (
 )
 from sightline.data.shard import ShardOptions, ShardResult, printable, scan_entries, write_shard
 from sightline.data.split import HashSplitter, Splitter, StratifiedSplitter, parse_fractions
+from sightline.data.storage import LINK_REASONS
 from sightline.data.target import DatasetTarget
 from sightline.errors import FormatError, TooManyRejectedError
 
@@ -138,6 +140,8 @@ class _Tally:
     num_boxes: int = 0
     num_rejected: int = 0
     image_bytes: int = 0
+    link: str = ""
+    """The first link that was not followed."""
     shards: list[ShardInfo] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
     images: Counter[str] = field(default_factory=Counter)
@@ -174,6 +178,8 @@ class _Tally:
         for reject in rejects:
             self.rejected[reject.action][reject.reason] += 1
             self.num_rejected += reject.action == "image rejected"
+            if reject.reason in LINK_REASONS and not self.link:
+                self.link = reject.name
 
     def split_infos(self, task: str) -> dict[str, SplitInfo]:
         def named(counts: Counter[int]) -> dict[str, int]:
@@ -242,14 +248,15 @@ def _refuse_bad_outcome(tally: _Tally, source: Source, config: Config) -> None:
     reasons = ", ".join(
         f"{count} x {reason}" for reason, count in Counter(tally.rejected.get("image rejected", {})).most_common(3)
     )
+    advice = f". {tally.link!r} is a link or leads out of the source: {LINK_ADVICE}" if tally.link else ""
     if total == 0:
-        raise FormatError(f"no images found in {source.location!r} read as {source.format}")
+        raise FormatError(f"no images found in {source.location!r} read as {source.format}{advice}")
     if tally.num_images == 0:
-        raise TooManyRejectedError(f"none of the {total} images in {source.location!r} can be used: {reasons}")
+        raise TooManyRejectedError(f"none of the {total} images in {source.location!r} can be used: {reasons}{advice}")
     if tally.num_rejected > config.ingest.max_rejected * total:
         raise TooManyRejectedError(
             f"{tally.num_rejected} of {total} images cannot be used ({reasons}), more than the allowed share of "
-            f"{config.ingest.max_rejected:g}: mend them, or allow more with --max-rejected"
+            f"{config.ingest.max_rejected:g}: mend them, or allow more with --max-rejected{advice}"
         )
 
 

@@ -13,6 +13,10 @@ from sightline.data import disk
 from sightline.data.location import BUCKET_SCHEMES, leads_out, open_bucket, without_secrets
 from sightline.errors import ImageError, NotFoundError, StorageError
 
+_LEADS_OUT, _FOLDER_LINK = "path leads out of the source", "link to a folder is not followed"
+LINK_REASONS = (_LEADS_OUT, _FOLDER_LINK)
+"""Why a link was not followed."""
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -85,7 +89,7 @@ class Folder:
         # Annotations made on Windows have backslashes; on a disk elsewhere these may be part of a name.
         slashed = posixpath.normpath(name.replace("\\", "/"))
         if leads_out(name):
-            raise ImageError("path leads out of the source", repr(name)[:200], stage="path")
+            raise ImageError(_LEADS_OUT, repr(name)[:200], stage="path")
         path = self.full_path(clean)
         if clean != slashed and not self.is_file(clean):
             path = self.full_path(slashed)
@@ -100,6 +104,7 @@ class Folder:
             if self.is_local:
                 return disk.read_file(path)
             with self.filesystem.open_input_file(path) as stream:
+                disk.check_size(stream.size())
                 return bytes(stream.read())
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise ImageError("file not found", repr(name)[:200], stage="read") from None
@@ -176,9 +181,9 @@ class Folder:
 
     def _judge(self, name: str, entry: "os.DirEntry[str]") -> File | Skipped:
         if entry.is_symlink() and entry.is_dir():
-            return Skipped(name, "link to a folder is not followed")
+            return Skipped(name, _FOLDER_LINK)
         if entry.is_symlink() and not self.has(name):
-            return Skipped(name, "path leads out of the source")
+            return Skipped(name, _LEADS_OUT)
         if not entry.is_file():
             return Skipped(name, "not a regular file")
         return File(name, entry.stat().st_size)
@@ -218,9 +223,7 @@ class Folder:
         if disk.is_link(real):
             real = os.path.realpath(real)
         if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):
-            raise ImageError(
-                "path leads out of the source", f"{name!r} is or lies below a link to {real!r}"[:300], stage="path"
-            )
+            raise ImageError(_LEADS_OUT, f"{name!r} is or lies below a link to {real!r}"[:300], stage="path")
 
     def _real_parent(self, path: str) -> str:
         found = self._real_parents.get(path)

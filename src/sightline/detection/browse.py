@@ -12,7 +12,7 @@ from PIL import Image
 from sightline.detection.again import SIDES, Row, find_images, picture_of
 from sightline.detection.past import PastJob, is_parquet, open_jobs
 from sightline.detection.schema import OK, REJECTED
-from sightline.detection.targets.parquet import MANIFEST, read_json, sql_text
+from sightline.detection.targets.parquet import MANIFEST, read_json, scan_images, sql_text
 from sightline.errors import ConfigError, SightlineError
 from sightline.report.job_report import SCORE_BINS, ClassFound, Moment, Reason
 from sightline.workspace import Workspace
@@ -127,10 +127,12 @@ class JobBrowser:
         try:
             with self._opening:
                 if self._kept is None and is_parquet(self.job):
-                    self._kept = open_jobs([self.job])
+                    self._kept = open_jobs([self.job], self.workspace)
             if self._kept is not None:
                 return self._kept.cursor().sql(sql).to_arrow_table()
-            with open_jobs([self.job]) as database:  # A file of DuckDB's would be closed to all others meanwhile.
+            with open_jobs(
+                [self.job], self.workspace
+            ) as database:  # A file of DuckDB's would be closed to all others meanwhile.
                 return database.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise ConfigError(f"the query failed: {error}") from None
@@ -241,8 +243,8 @@ class JobBrowser:
             f"order by {_ORDERS[order]} limit {int(count)} offset {int(start)}"
         )
         listed = ", ".join(sql_text(row["image_id"]) for row in ids) or "''"
-        files = ", ".join(sorted({sql_text(row["filename"]) for row in ids if row["filename"]}))
-        table = f"read_parquet([{files}])" if files else "rows"  # A job may have thousands of files.
+        files = sorted({Path(row["filename"]).name for row in ids if row["filename"]})
+        table = scan_images(Path(self.job.target), files) if files else "rows"  # A job may have thousands of files.
         columns = "image_id, uri, version, status, stage, reason, detail, width, height"
         found = {
             row["image_id"]: row

@@ -13,9 +13,11 @@ import duckdb
 import pyarrow as pa
 
 from sightline.data.atomic import replacing_file
+from sightline.detection.restricted import SETTINGS, restrict
 from sightline.detection.schema import BOX, DETECTIONS, IMAGES
 from sightline.detection.targets.factory import DUCKDB_SUFFIXES
-from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, sql_text
+from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, scan_images, sql_text
+from sightline.detection.trust import is_trusted, trust
 from sightline.errors import ConfigError, NotFoundError
 from sightline.workspace import Workspace
 
@@ -61,14 +63,16 @@ def record(workspace: Workspace, name: str, manifest: dict[str, Any], *, prefix:
         partial.write_text(text, "utf-8")
 
 
-def query_jobs(jobs: list[PastJob], sql: str, *, limit: int | None = None) -> pa.Table:
+def query_jobs(
+    jobs: list[PastJob], sql: str, workspace: Workspace, *, limit: int | None = None, restricted: bool = False
+) -> pa.Table:
     """Run a query over the views `images` and `detections` of some jobs; both have a column `job`.
 
     Raises:
         ConfigError: The query is wrong; the message is DuckDB's.
     """
     try:
-        with open_jobs(jobs) as database:
+        with open_jobs(jobs, workspace, restricted=restricted) as database:
             found = database.sql(sql)
             if found is None:
                 return pa.table({})
@@ -77,26 +81,69 @@ def query_jobs(jobs: list[PastJob], sql: str, *, limit: int | None = None) -> pa
         raise ConfigError(f"the query failed: {error}") from None
 
 
-def open_jobs(jobs: list[PastJob]) -> duckdb.DuckDBPyConnection:
+def open_jobs(jobs: list[PastJob], workspace: Workspace, *, restricted: bool = False) -> duckdb.DuckDBPyConnection:
     """A database with the views `images` and `detections` of some jobs, and `rows`, with the boxes in their images.
+
+    Jobs that cannot be opened are left out if there are others; `left_out` says which and why.
+
+    Args:
+        restricted: For SQL that the user did not write: it sees these views and nothing else.
 
     Raises:
         NotFoundError: None of them has rows yet.
-        ConfigError: Their rows are in a database of another kind.
+        ConfigError: None of them can be opened.
     """
-    usable = _usable(jobs)
-    database = duckdb.connect()
+    reasons = left_out(jobs, workspace)
+    usable = [job for job in jobs if job.name not in reasons and _has_rows(job)]
+    if not usable and reasons:
+        raise ConfigError("; ".join(reasons.values()))
+    if not usable:
+        raise NotFoundError("there are no detections yet: `sightline detect MODEL SOURCE` makes some")
+    database = duckdb.connect(config=SETTINGS if restricted else {})
     try:
         for file in dict.fromkeys(job.target for job in usable if _is_duckdb(job)):
             database.execute(f"attach {sql_text(file)} as {_quoted(file)} (read_only)")
         database.execute("set timezone = 'UTC'")
         database.execute("set parquet_metadata_cache = true")  # A job may have thousands of files.
+        scans = {job.name: _registered(database, job) if restricted else _scan(job) for job in usable}
         for name, select in {"images": _images, "detections": _detections, "rows": _rows}.items():
-            database.execute(f"create view {name} as {' union all '.join(select(job) for job in usable)}")
+            selects = " union all by name ".join(select(job, scans[job.name]) for job in usable)
+            database.execute(f"create view {name} as {selects}")
+        if restricted:
+            restrict(database)
     except duckdb.Error:
         database.close()
         raise
     return database
+
+
+def left_out(jobs: list[PastJob], workspace: Workspace) -> dict[str, str]:
+    """Why the rows of some jobs cannot be queried here, by the names of these jobs."""
+    reasons = {job.name: _why_left_out(job, workspace) for job in jobs}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _why_left_out(job: PastJob, workspace: Workspace) -> str:
+    if "://" in job.target:
+        return (
+            f"the rows of {job.name!r} are in {job.target}: query that database directly, in its tables "
+            f"{job.prefix}images and {job.prefix}detections (job = {job.id!r})"
+        )
+    if _is_duckdb(job) and not is_trusted(job.target, workspace):
+        return (
+            f"the rows of {job.name!r} are in {job.target!r}, a database outside the workspace that you have not "
+            f"confirmed: if you know this file, run `sightline query SQL --job {job.name} --trust` once"
+        )
+    if job.images and not _has_rows(job):
+        return f"the rows of {job.name!r} are no longer in {job.target!r}: restore them, or run the job again"
+    return ""
+
+
+def trust_databases(jobs: list[PastJob]) -> None:
+    """Confirm the database files of some jobs, wherever they lie."""
+    for job in jobs:
+        if _is_duckdb(job) and "://" not in job.target:
+            trust(job.target)
 
 
 def is_parquet(job: PastJob) -> bool:
@@ -122,20 +169,6 @@ def _read(place: Path) -> PastJob:
     )
 
 
-def _usable(jobs: list[PastJob]) -> list[PastJob]:
-    """The jobs whose rows DuckDB can read."""
-    elsewhere = [job for job in jobs if "://" in job.target]
-    usable = [job for job in jobs if job not in elsewhere and _has_rows(job)]
-    if usable:
-        return usable
-    if elsewhere:
-        raise ConfigError(
-            f"the rows of {elsewhere[0].name!r} are in {elsewhere[0].target}: ask that database, its tables are "
-            f"{elsewhere[0].prefix}images and {elsewhere[0].prefix}detections (job = {elsewhere[0].id!r})"
-        )
-    raise NotFoundError("there are no detections yet: `sightline detect MODEL SOURCE` makes some")
-
-
 def _has_rows(job: PastJob) -> bool:
     place = Path(job.target)
     return place.is_file() if _is_duckdb(job) else any((place / IMAGES_FOLDER).glob("*.parquet"))
@@ -145,35 +178,46 @@ def _is_duckdb(job: PastJob) -> bool:
     return job.target.lower().endswith(DUCKDB_SUFFIXES)
 
 
-def _images(job: PastJob) -> str:
+def _scan(job: PastJob) -> str:
+    return scan_images(Path(job.target), filename=True)
+
+
+def _registered(database: duckdb.DuckDBPyConnection, job: PastJob) -> str:
+    """The same rows as an Arrow dataset: DuckDB needs no access to files to read it."""
+    import pyarrow.dataset as ds
+
     if _is_duckdb(job):
-        return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {_table(job, 'images')}"
-    return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {_files(job)}"
+        return ""
+    files = sorted(map(str, (Path(job.target) / IMAGES_FOLDER).glob("*.parquet")))
+    name = f"rows of {job.name}"
+    database.register(name, ds.dataset(files, schema=IMAGES, format="parquet"))
+    return f"(select *, '' as filename from {_quoted(name)})"
 
 
-def _detections(job: PastJob) -> str:
+def _images(job: PastJob, scan: str) -> str:
+    rows = _table(job, "images") if _is_duckdb(job) else scan
+    return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {rows}"
+
+
+def _detections(job: PastJob, scan: str) -> str:
     if _is_duckdb(job):
         return f"select {sql_text(job.name)} as job, {', '.join(DETECTIONS.names)} from {_table(job, 'detections')}"
     boxes = {field.name: f"box.{field.name}" for field in BOX}
     columns = ", ".join(f"{boxes.get(name, name)} as {name}" for name in DETECTIONS.names)
-    rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {_files(job)})"
+    rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {scan})"
     return f"select {sql_text(job.name)} as job, {columns} from {rows}"
 
 
-def _rows(job: PastJob) -> str:
+def _rows(job: PastJob, scan: str) -> str:
     """With the boxes of each image in a list; DuckDB's own files have them in the other table."""
     if not _is_duckdb(job):
-        return f"select {sql_text(job.name)} as job, * from {_files(job, options=', filename = true')}"
+        return f"select {sql_text(job.name)} as job, * from {scan}"
     fields = ", ".join(f"{field.name} := {field.name}" for field in BOX)
     boxes = f"(select image_id, list(struct_pack({fields})) as boxes from {_table(job, 'detections')} group by 1)"
     return (
         f"select {sql_text(job.name)} as job, i.{', i.'.join(_SCALARS)}, coalesce(b.boxes, []) as boxes, "
         f"'' as filename from {_table(job, 'images')} i left join {boxes} b using (image_id)"
     )
-
-
-def _files(job: PastJob, *, options: str = "") -> str:
-    return f"read_parquet({sql_text(str(Path(job.target) / IMAGES_FOLDER / '*.parquet'))}{options})"
 
 
 def _table(job: PastJob, name: str) -> str:

@@ -1,14 +1,17 @@
-"""Nothing is answered without the token, and no address but loopback without one."""
+"""Nothing is answered without the token, which only `--no-token` on loopback switches off."""
 
 import asyncio
+import stat
 from collections.abc import MutableMapping
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.app.server import _checked_token, is_loopback
+from sightline.app.server import ServeOptions, _checked_token, _redirect_file, is_loopback
 from sightline.app.token import COOKIE, TokenCheck
 from sightline.errors import ConfigError
 
@@ -91,24 +94,53 @@ def test_no_other_token_is_taken(given_token: str) -> None:
     assert given_token == TOKEN or not ask(authorization=f"Bearer {given_token}")[0]
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.4", "example.com"])
-def test_another_address_is_refused_without_one(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+ADDRESSES = {"127.0.0.1": True, "::1": True, "localhost": True, "127.5.6.7": True}
+ADDRESSES |= dict.fromkeys(("0.0.0.0", "::", "192.168.1.4", "example.com"), False)
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SIGHTLINE_APP_TOKEN", raising=False)
-    assert not is_loopback(address)
-    with pytest.raises(ConfigError, match="--token new"):
-        _checked_token(None, address)
-    assert len(_checked_token("new", address)) >= 32
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_every_address_has_a_token_loopback_too(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_loopback(address) == ADDRESSES[address]
+    made = {_checked_token(ServeOptions(address, token=given)) for given in (None, "new", None)}
+    assert len(made) == 3
+    assert min(map(len, made)) >= 32
     monkeypatch.setenv("SIGHTLINE_APP_TOKEN", TOKEN)
-    assert _checked_token(None, address) == TOKEN
+    assert _checked_token(ServeOptions(address)) == TOKEN
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_only_loopback_can_do_without_one(address: str) -> None:
+    options = ServeOptions(address, no_token=True)
+    if ADDRESSES[address]:
+        assert _checked_token(options) == ""
+    else:
+        with pytest.raises(ConfigError, match="leave out --no-token"):
+            _checked_token(options)
+
+
+def test_a_token_and_none_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="--token and --no-token"):
+        _checked_token(ServeOptions(token=TOKEN, no_token=True))
+    monkeypatch.setenv("SIGHTLINE_APP_TOKEN", TOKEN)
+    assert _checked_token(ServeOptions(no_token=True)) == ""
 
 
 @pytest.mark.parametrize("token", ["short", "with spaces in between it", "semi;colon-in-a-cookie"])
 def test_tokens_that_can_be_guessed_or_break_a_header_are_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="a token has"):
-        _checked_token(token, "127.0.0.1")
+        _checked_token(ServeOptions(token=token))
 
 
-def test_loopback_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SIGHTLINE_APP_TOKEN", raising=False)
-    for address in ("127.0.0.1", "::1", "localhost", "127.5.6.7"):
-        assert _checked_token(None, address) == ""
+def test_the_browser_is_opened_without_the_token_on_its_command_line() -> None:
+    with ExitStack() as opened:
+        location = _redirect_file(f"http://127.0.0.1:8501/?token={TOKEN}", opened)
+        file = Path(location.removeprefix("file://"))
+        assert TOKEN not in location
+        assert f"url=http://127.0.0.1:8501/?token={TOKEN}" in file.read_text()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not file.exists()

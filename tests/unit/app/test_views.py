@@ -10,6 +10,7 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import sightline
+from sightline.app.browse_root import BROWSE_VARIABLE
 from sightline.config import load_config
 from sightline.data.decode import encode_jpeg
 from sightline.models.bundle import describe, save_bundle
@@ -116,12 +117,13 @@ def test_a_model_is_asked_once_whatever_is_filtered(tmp_path: Path, monkeypatch:
     assert len(asked) == 2
 
 
-def test_a_classifier_is_shown_too(tmp_path: Path) -> None:
+def test_a_classifier_is_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path / "model", "resnet18", ("cat", "dog"))
     place = photos(tmp_path / "photos", 2)
+    monkeypatch.setenv(BROWSE_VARIABLE, str(tmp_path))
     test = run(detect_page)
     test.sidebar.segmented_control[0].set_value("Folder").run()
-    test.sidebar.text_input[0].set_value(str(place)).run()
+    test.sidebar.text_input[0].set_value("photos").run()
     assert not test.exception
     assert "1 found" in text_of(test)
     sightline.detect("resnet18/1", place, "job", engine="torch", threads=1)
@@ -129,13 +131,26 @@ def test_a_classifier_is_shown_too(tmp_path: Path) -> None:
     assert {metric.label: metric.value for metric in test.metric}["Detections"] == "2"
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(tmp_path / "model", "nano", ("a",))
+    monkeypatch.setenv(BROWSE_VARIABLE, str(tmp_path))
     test = run(detect_page)
     test.sidebar.segmented_control[0].set_value("Folder").run()
-    test.sidebar.text_input[0].set_value("/nothing/here").run()
-    assert not test.exception
-    assert "/nothing/here" in text_of(test)
+    for text in ("nothing/here", "/etc", "s3://bucket/photos?endpoint_override=127.0.0.1:1"):
+        test.sidebar.text_input[0].set_value(text).run()
+        assert not test.exception
+        assert f"{text!r} is not " in text_of(test)
+
+
+@pytest.mark.parametrize("page", [detect_page, compare_page])
+def test_folders_are_not_offered_unless_a_root_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: Any
+) -> None:
+    for number, classes in enumerate([("a",), ("b",)]):
+        save_model(tmp_path / f"model-{number}", "nano", classes)
+    assert "Folder" not in run(page).sidebar.segmented_control[0].options
+    monkeypatch.setenv(BROWSE_VARIABLE, str(tmp_path))
+    assert "Folder" in run(page).sidebar.segmented_control[0].options
 
 
 def test_images_that_are_gone_and_images_that_never_were(tmp_path: Path) -> None:
@@ -154,7 +169,7 @@ def test_rows_in_another_database_are_named(tmp_path: Path) -> None:
     place = photos(tmp_path / "photos", 1)
     url = f"sqlite:///{tmp_path}/found.db"
     sightline.detect("nano/1", place, url, engine="torch", threads=1)
-    assert "ask that database" in text_of(run(detections_page))
+    assert "query that database directly" in text_of(run(detections_page))
 
 
 def test_runs_are_put_side_by_side() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from sightline.data.decode import check_image, decode, encode_jpeg, read_header
+from sightline.data.decode import check_image, decode, decode_reduced, encode_jpeg, read_header
 from sightline.errors import ImageError
 
 
@@ -286,6 +286,41 @@ def test_exif_orientation(format, orientation, mode):
     assert header.orientation == orientation
     assert header.stored_size == (17, 9)
     assert check_image(data) == header
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpeg_with_exif_is_decoded_at_reduced_scale(orientation, mode):
+    """The pixels equal those of the same JPEG without metadata at the same scale, rotated afterwards."""
+    image = picture(96, 64).convert(mode)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    sides = (24, 16) if orientation <= 4 else (16, 24)
+    pixels, size = decode_reduced(encode(image, "JPEG", exif=exif), lambda width, height: sides)
+    stored, _ = decode_reduced(encode(image, "JPEG"), lambda width, height: (24, 16))
+    tagged = Image.fromarray(stored)
+    tagged.getexif()[0x0112] = orientation
+    assert stored.shape == (16, 24, 3)
+    assert size == ((96, 64) if orientation <= 4 else (64, 96))
+    assert np.array_equal(pixels, np.asarray(ImageOps.exif_transpose(tagged)))
+
+
+def test_a_jpeg_with_xmp_is_decoded_at_reduced_scale():
+    plain, tagged = jpeg(96, 64), jpeg(96, 64, xmp=b"<x:xmpmeta/>")
+    assert b"\xff\xe1" in tagged
+    pixels, size = decode_reduced(tagged, lambda width, height: (24, 16))
+    assert pixels.shape == (16, 24, 3)
+    assert size == (96, 64)
+    assert np.array_equal(pixels, decode_reduced(plain, lambda width, height: (24, 16))[0])
+
+
+def test_a_cmyk_jpeg_with_exif_is_decoded_whole():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(noisy("CMYK", (96, 64)), "JPEG", exif=exif)
+    pixels, size = decode_reduced(data, lambda width, height: (16, 24))
+    assert size == (64, 96)
+    assert np.array_equal(pixels, decode(data))
 
 
 def test_png_exif_behind_the_pixels():

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -211,3 +212,24 @@ def test_images_of_a_source_are_listed(tmp_path: Path) -> None:
     listed = sightline.list_images(tmp_path, limit=3)
     assert [Path(item.uri).name for item in listed.items] == ["0.jpg", "1.jpg", "2.jpg"]
     assert listed.read(listed.items[1]) == jpeg(seed=1)
+
+
+@pytest.mark.parametrize("folder", ["a[b]c", "[!x]", "a*b", "what?", "status=rejected", "image_id=7"])
+def test_any_path_of_a_workspace_can_be_read(folder: str, tmp_path: Path, bundle: Bundle) -> None:
+    """Neither a glob pattern nor a Hive partition in the path changes what the rows say."""
+    photos, workspace = tmp_path / "photos", tmp_path / folder
+    photos.mkdir()
+    for number in range(3):
+        (photos / f"{number}.jpg").write_bytes(jpeg(seed=number))
+    given = {"engine": "torch", "threads": 1, "threshold": 0.3, "chunk": 2, "workspace": workspace}
+    result = sightline.detect(str(bundle.path), photos, "job", **given)
+    for neighbor in ("aZb", "whatZ"):  # Two of the names match these as patterns; their rows must not be read too.
+        shutil.copytree(workspace, tmp_path / neighbor)
+    assert (result.summary.images, result.summary.rejected) == (3, 0)
+    sql = "select status, count(*) as images from images group by 1"
+    assert sightline.query(sql, workspace=workspace).to_pylist() == [{"status": "ok", "images": 3}]
+    browser = sightline.browse("job", workspace=workspace)
+    assert browser.totals().images == 3
+    shown = browser.images(order="name")
+    assert [Path(row["uri"]).name for row in shown] == ["0.jpg", "1.jpg", "2.jpg"]
+    assert {row["status"] for row in shown} == {"ok"}

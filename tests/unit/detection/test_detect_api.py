@@ -68,7 +68,7 @@ def test_other_targets(tmp_path: Path, photos: Path, detect: Any, to: str) -> No
     assert len(listed) == 2
     assert listed[other.name].images == COUNT
     if "sqlite" in to:
-        with pytest.raises(ConfigError, match="ask that database"):
+        with pytest.raises(ConfigError, match="query that database directly"):
             rows(tmp_path, job=other.name)
     else:
         assert [row["uri"] for row in rows(tmp_path, job=other.name)] == [

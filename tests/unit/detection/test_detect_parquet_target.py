@@ -12,7 +12,7 @@ from sightline.detection.rows import rejected_rows
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
-from sightline.errors import ExistsError, ImageError
+from sightline.errors import ConfigError, ExistsError, ImageError
 
 ELSEWHERE = Owner("other", "another-machine", 1)
 DEAD = Owner("dead", os.uname().nodename, 2**22 - 1)
@@ -111,3 +111,10 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("two years of work")
     with pytest.raises(ExistsError, match="holds no detections"):
         ParquetTarget(tmp_path).open({"id": "one"})
+
+
+def test_a_path_with_a_backslash_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """DuckDB takes a backslash in a pattern for a separator, so these rows could never be queried."""
+    with pytest.raises(ConfigError, match="contains a backslash, and DuckDB cannot list"):
+        ParquetTarget(tmp_path / "back\\slash").open({"id": "one"})
+    assert not list(tmp_path.iterdir())

@@ -8,7 +8,8 @@ import streamlit as st
 
 import sightline
 from sightline.app import shown
-from sightline.app.choosing import choose_dataset
+from sightline.app.browse_root import browse_root, open_below
+from sightline.app.choosing import choose_dataset, choose_folder
 from sightline.app.shown import Pictured
 from sightline.report.name import one_line
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from sightline.detection.disagreement import Comparison, Disagreement
     from sightline.detection.item import ImageList
+    from sightline.detection.sources.folder import FolderSource
     from sightline.models.predictor import Detections, Predictor
 
 _ON_PAGE = 10
@@ -32,8 +34,10 @@ def page() -> None:
     with st.sidebar:
         first = st.selectbox("First model", names, format_func=one_line, key="compare-first")
         second = st.selectbox("Second model", names, index=1, format_func=one_line, key="compare-second")
-        kind = st.segmented_control("Images from", ["Dataset", "Folder"], default="Dataset", key="compare-kind")
-        source, where = _source(kind or "Dataset")
+        kinds = ["Dataset", "Folder"] if browse_root() else ["Dataset"]
+        kind = st.segmented_control("Images from", kinds, default="Dataset", key="compare-kind")
+        with shown.telling():
+            source, where = _source(kind or "Dataset")
         limit = st.number_input("At most so many images", 1, 5000, 200, key="compare-limit")
         go = st.button("Compare", type="primary", disabled=not source, key="compare-go")
     asked = (models[first], models[second], source, where, int(limit))
@@ -51,7 +55,7 @@ def page() -> None:
 
 def _source(kind: str) -> tuple[str, str | None]:
     if kind == "Folder":
-        return st.text_input("Folder, pattern, archive or bucket", key="compare-folder"), None
+        return choose_folder("compare"), None
     chosen = choose_dataset("compare")
     if chosen is None:
         return "", None
@@ -63,12 +67,17 @@ def _source(kind: str) -> tuple[str, str | None]:
 def _compare(
     first: str, second: str, source: str, where: str | None, limit: int, _one: "Predictor", _other: "Predictor"
 ) -> "Comparison":
-    return sightline.compare_images(_one, _other, source, where=where, limit=limit)
+    return sightline.compare_images(_one, _other, _opened(source, where), where=where, limit=limit)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _listed(source: str, where: str | None, limit: int, skipped: int) -> "ImageList":
-    return sightline.list_images(source, where=where, limit=limit + skipped)
+    return sightline.list_images(_opened(source, where), where=where, limit=limit + skipped)
+
+
+def _opened(source: str, where: str | None) -> "str | FolderSource":
+    """A dataset has a condition, its split; what has none is a folder."""
+    return source if where is not None else open_below(source)
 
 
 def _show(compared: "Comparison", asked: tuple[str, str, str, str | None, int], names: tuple[str, str]) -> None:

@@ -92,7 +92,13 @@ class CocoReader:
         places = [here, "", *(posixpath.join(base, sub) for base in (here, above, "") for sub in ("images", subset))]
         places += [posixpath.join(base, "images", subset) for base in (here, above, "")]
         names = [name for name in join.first_names(20) if not leads_out(name)]
-        return max(places, key=lambda place: sum(folder.has(posixpath.join(place, name)) for name in names))
+
+        def score(place: str) -> tuple[int, int]:
+            paths = [posixpath.join(place, name) for name in names]
+            # Behind a link out of the source they are not read, and reading them then says why.
+            return sum(map(folder.has, paths)), sum(map(folder.is_file, paths))
+
+        return max(places, key=score)
 
 
 def _boxes(

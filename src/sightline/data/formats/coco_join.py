@@ -4,7 +4,6 @@ import math
 import reprlib
 import sqlite3
 from collections.abc import Iterable, Iterator
-from itertools import count
 from typing import Any
 
 from sightline.data.record import Reject
@@ -37,7 +36,8 @@ class CocoJoin:
 
     def add_annotations(self, items: Iterable[Any]) -> None:
         """Take in the annotations, in whatever order they come."""
-        self._db.executemany("insert into box values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_box_row, items, count()))
+        rows = (_box_row(part, number) for number, item in enumerate(items) for part in _segments(item))
+        self._db.executemany("insert into box values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._db.execute("create index by_image on box (image)")
 
     def first_names(self, count: int) -> list[str]:
@@ -76,6 +76,14 @@ def _image_row(item: Any) -> tuple[str, str, int, int] | None:
         for value in (item.get("width"), item.get("height"))
     ]
     return key, item["file_name"].encode("utf-8", "replace").decode(), sizes[0], sizes[1]
+
+
+def _segments(item: Any) -> list[Any]:
+    """The annotations in an entry: itself, or the segments of an image in a panoptic file."""
+    segments = item.get("segments_info") if isinstance(item, dict) else None
+    if not isinstance(segments, list):
+        return [item]
+    return [{**part, "image_id": item.get("image_id")} if isinstance(part, dict) else part for part in segments]
 
 
 def _box_row(item: Any, number: int) -> tuple[Any, ...]:

@@ -30,8 +30,12 @@ def open_reader(source: str, config: IngestConfig) -> tuple[Reader, FormatName, 
         return _open_table(QueryTable(source, config.query), None, config), "table", "a database query"
     folder, file = _open_place(source)
     name, why = (config.format, "as asked") if config.format != "auto" else recognise(folder, file)
+    if config.box_format and name != "table":
+        raise ConfigError(f"--box-format is for tables; format {name!r} defines what its numbers are: leave it out")
     reader = _make_reader(name, folder, file, config)
     _check_classes(reader.classes)
+    if isinstance(reader, TableReader) and reader.box_format:
+        why = f"{why}; boxes as {reader.box_format}"
     return reader, name, why
 
 
@@ -85,6 +89,11 @@ def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, st
         return "table", ", ".join(tables[:3])
     first = next((found for found in walk_images(folder) if isinstance(found, File)), None)
     if first and "/" in first.name:
+        if doubts := ClassFolderReader(folder).doubts():
+            raise FormatError(
+                f"no annotations found in {folder.location!r}: {doubts}; add annotations (VOC, COCO or YOLO), or pass "
+                "--format folder if these folders are the classes of images to classify"
+            )
         return "folder", "images in class folders"
     seen = ", ".join(sorted(names)[:6]) or "nothing"
     raise FormatError(
@@ -95,6 +104,8 @@ def _recognise_by_files(folder: Folder, names: set[str]) -> tuple[FormatName, st
 
 def _make_reader(name: FormatName, folder: Folder, file: str | None, config: IngestConfig) -> Reader:
     classes, images = config.classes, config.images
+    if images and name in ("deeppcb", "folder"):
+        raise ConfigError(f"--images: format {name!r} has its images in the source; leave the option out")
     if file and name in ("voc", "deeppcb", "folder"):
         raise FormatError(f"format {name!r} reads a folder, not the file {file!r}: name the folder it lies in")
     match name:
@@ -103,7 +114,7 @@ def _make_reader(name: FormatName, folder: Folder, file: str | None, config: Ing
         case "coco":
             return CocoReader(folder, [file] if file else find_coco_files(folder), classes=classes, images=images)
         case "yolo":
-            return YoloReader(folder, file or find_yaml(folder), classes=classes)
+            return YoloReader(folder, file or find_yaml(folder), classes=classes, images=images)
         case "deeppcb":
             return DeepPcbReader(folder, classes=classes)
         case "folder":
@@ -119,7 +130,7 @@ def _make_reader(name: FormatName, folder: Folder, file: str | None, config: Ing
 
 def _open_table(table: Table, folder: Folder | None, config: IngestConfig) -> Reader:
     images = Folder.open(config.images) if config.images else folder
-    return TableReader(table, images, columns=config.columns, classes=config.classes)
+    return TableReader(table, images, columns=config.columns, classes=config.classes, box_format=config.box_format)
 
 
 def _open_place(source: str) -> tuple[Folder, str | None]:

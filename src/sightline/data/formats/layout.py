@@ -8,12 +8,14 @@ from typing import Any
 
 from sightline.data.decode import SUFFIXES
 from sightline.data.record import Reject
-from sightline.data.storage import File, Folder, Skipped
+from sightline.data.storage import LINK_REASONS, File, Folder, Skipped
 
 _SPLIT = re.compile(
     r"(train|training|val|valid|validation|dev|test|testing)(?:[-_ ]?(?:set|data|split|images))?(?:\d{4})?"
 )
 _CANONICAL = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+
+LINK_ADVICE = "links are not followed: name the real folder as the source or with --images, or copy the images"
 
 
 def split_named(name: str) -> str | None:
@@ -58,4 +60,4 @@ def walk_images(folder: Folder, name: str = "") -> Iterator[File | Reject]:
 def reject_skipped(found: Skipped) -> Reject:
     """How something that is not followed is reported: an image is lost, anything else is left."""
     action = "image rejected" if is_image(found.name) else "skipped"
-    return Reject(found.name, "path", found.reason, action=action)
+    return Reject(found.name, "path", found.reason, LINK_ADVICE if found.reason in LINK_REASONS else "", action)

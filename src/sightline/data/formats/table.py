@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from sightline.config import BoxFormat
 from sightline.data.formats.layout import split_named
+from sightline.data.formats.table_boxes import decide_format
 from sightline.data.formats.table_cells import CORNERS, Item, Roles, whole
 from sightline.data.formats.table_rows import Row, Table
 from sightline.data.location import without_secrets
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import Folder
-from sightline.errors import FormatError, ImageError
+from sightline.errors import ConfigError, FormatError, ImageError
 
 _LOOK_AT_ROWS = 1000
 
@@ -30,12 +32,14 @@ class TableReader:
         *,
         columns: dict[str, str] | None = None,
         classes: tuple[str, ...] | None = None,
+        box_format: BoxFormat | None = None,
     ) -> None:
         self._table: Table | None = table
         self._images = images
         self._roles = Roles.find(table.columns, columns or {})
         self.task: Task = "detection" if self._roles.has_boxes else "classification"
-        first_rows = islice(table.rows(self._roles.names("class", "boxes", *CORNERS)), _LOOK_AT_ROWS)
+        self.box_format = self._find_box_format(table, box_format)
+        first_rows = islice(table.rows(self._roles.names("class", "boxes", "objects", *CORNERS)), _LOOK_AT_ROWS)
         self._one_row_an_image = any(self._roles.has_lists(row) for row in first_rows)
         self._boxes = _BoxStore()
         found = self._read_annotations(table)
@@ -75,6 +79,25 @@ class TableReader:
             data = self._images.read(path)
         return Loaded(data, [RawBox(*box) for box in boxes], label, declared_size, False, rejects)
 
+    def _find_box_format(self, table: Table, given: BoxFormat | None) -> BoxFormat | None:
+        """The layout of boxes without names; None if the table has none."""
+        column = self._roles.box_column
+        if column is None:
+            if given is not None:
+                raise ConfigError(
+                    f"--box-format {given}: no column of this table holds boxes of four numbers; leave the option out, "
+                    "or name the column with --columns boxes=COLUMN"
+                )
+            return None
+        if given is not None:
+            return given
+        rows = table.rows(self._roles.names("boxes", "objects", "width", "height"))
+        return decide_format(((box, self._size(row)) for row in rows for box in self._roles.boxes(row)), column)
+
+    def _size(self, row: Row) -> tuple[int, int] | None:
+        width, height = (whole(self._roles.value(row, role)) for role in ("width", "height"))
+        return (width, height) if width and height else None
+
     def _entry(self, key: str, row: Row, number: int, labels: dict[str, int]) -> Entry | Reject:
         image, path = self._roles.picture(row)
         if image is None and path is None:
@@ -85,8 +108,7 @@ class TableReader:
             if not classes:
                 return Reject(key, "annotation", "unknown class", rejects[0].detail if rejects else f"row {number}")
             boxes, label = [], classes[0]
-        width, height = (whole(self._roles.value(row, role)) for role in ("width", "height"))
-        payload = (image, path, (width, height) if width and height else None, boxes, label, rejects)
+        payload = (image, path, self._size(row), boxes, label, rejects)
         return Entry(key, len(image) if image is not None else 0, self._split(row), payload)
 
     def _split(self, row: Row) -> str | None:
@@ -107,12 +129,12 @@ class TableReader:
         return hashlib.sha256(image.encode() if isinstance(image, str) else image).hexdigest()
 
     def _read_annotations(self, table: Table) -> tuple[str, ...]:
-        wanted = self._roles.names("name", "path", "split", "class", "boxes", "ignore", *CORNERS)
+        wanted = self._roles.names("name", "path", "split", "class", "boxes", "objects", "ignore", *CORNERS)
         if not {"name", "path"} <= set(self._roles.columns):
             wanted += self._roles.names("image")
         classes: set[str] = set()
         for number, row in enumerate(table.rows(wanted)):
-            items = list(self._roles.items(row))
+            items = list(self._roles.items(row, self.box_format or "xyxy"))
             self._boxes.add(self._key(row, number), number, items)
             classes.update(label for label, _, _ in items if label is not None)
         self._boxes.finish()

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sightline.config import BoxFormat
 from sightline.data.formats.layout import class_name, is_image
+from sightline.data.formats.table_boxes import NAMED_SIDES, box_to_xyxy, is_unnamed, number
 from sightline.data.formats.table_rows import Row
 from sightline.errors import ConfigError, FormatError
 
-ALIASES = {
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+ALIASES: dict[str, tuple[str, ...]] = {
     "image": ("image", "image_data", "image_bytes", "image_base64", "img", "data", "content", "bytes"),
     "path": ("path", "image_path", "file_path", "relative_path", "uri"),
     "name": ("file_name", "filename", "image_name", "image_id", "name"),
     "split": ("split", "subset", "partition"),
-    "class": ("class", "class_name", "label", "label_name", "category", "classes", "labels"),
-    "xmin": ("xmin", "x_min", "x1", "left"),
-    "ymin": ("ymin", "y_min", "y1", "top"),
-    "xmax": ("xmax", "x_max", "x2", "right"),
-    "ymax": ("ymax", "y_max", "y2", "bottom"),
+    "class": ("class", "class_name", "label", "label_name", "category", "classes", "labels", "category_id"),
+    **dict(zip(CORNERS, NAMED_SIDES["xyxy"], strict=True)),
     "boxes": ("boxes", "bboxes", "bbox"),
+    "objects": ("objects",),
     "ignore": ("ignore", "difficult", "iscrowd"),
     "width": ("width", "image_width"),
     "height": ("height", "image_height"),
 }
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FALSE = ("", "0", "0.0", "f", "false", "n", "no")
 
 Item = tuple[str | None, list[float] | None, bool]
@@ -56,9 +56,14 @@ class Roles:
         return roles
 
     @property
+    def box_column(self) -> str | None:
+        """The column that holds boxes of four numbers, if any does."""
+        return self.columns.get("boxes") or self.columns.get("objects")
+
+    @property
     def has_boxes(self) -> bool:
         """Whether any column holds boxes."""
-        return "boxes" in self.columns or all(corner in self.columns for corner in CORNERS)
+        return self.box_column is not None or all(corner in self.columns for corner in CORNERS)
 
     def names(self, *roles: str) -> list[str]:
         """The columns that play these parts."""
@@ -85,39 +90,39 @@ class Roles:
 
     def has_lists(self, row: Row) -> bool:
         """Whether a row lists several objects rather than holding one."""
+        boxes = _parsed(self.value(row, "boxes"))
+        if "objects" in self.columns or (isinstance(boxes, list | tuple) and not is_unnamed(boxes)):
+            return True
         cells = (self.value(row, role) for role in ("class", *CORNERS))
-        return "boxes" in self.columns or any(isinstance(_parsed(cell), list | tuple) for cell in cells)
+        return any(isinstance(_parsed(cell), list | tuple) for cell in cells)
 
-    def items(self, row: Row) -> Iterator[Item]:
+    def items(self, row: Row, box_format: BoxFormat = "xyxy") -> Iterator[Item]:
         """The objects in a row; an image without objects gives none."""
         classes, ignores = _as_list(self.value(row, "class")), _as_list(self.value(row, "ignore"))
         if not self.has_boxes:
             yield class_name(classes[0]) if classes else None, None, False
             return
-        for index, box in enumerate(self._boxes(row)):
+        if self.box_column is not None and "boxes" not in self.columns:
+            objects = _objects(self.value(row, "objects"))
+            classes, ignores = ([_named(item, role) for item in objects] for role in ("class", "ignore"))
+        for index, box in enumerate(self.boxes(row)):
             label = classes[index] if index < len(classes) else None
             ignore = index < len(ignores) and flag(ignores[index])
-            corners = [number(value) for value in box] if len(box) == 4 else [math.nan] * 4
-            yield class_name(label), corners, ignore
+            yield class_name(label), box_to_xyxy(box, box_format), ignore
 
-    def _boxes(self, row: Row) -> list[list[Any]]:
+    def boxes(self, row: Row) -> list[Any]:
+        """The boxes in a row as the table has them: four numbers, or numbers with names."""
         if "boxes" in self.columns:
-            boxes = self.value(row, "boxes")
-            return [] if boxes is None else [_corners(box) for box in _as_list(boxes)]
+            boxes = _parsed(self.value(row, "boxes"))
+            return [] if boxes is None else [boxes] if is_unnamed(boxes) else [_parsed(box) for box in _as_list(boxes)]
+        if "objects" in self.columns:
+            return [_parsed(_named(item, "boxes")) for item in _objects(self.value(row, "objects"))]
         columns = [_as_list(self.value(row, corner)) for corner in CORNERS]
         if all(column in ([None], []) for column in columns):
             return []
         if len({len(column) for column in columns}) > 1:
             return [[]]
-        return [list(box) for box in zip(*columns, strict=True)]
-
-
-def number(value: Any) -> float:
-    """A cell as a number; NaN if it is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+        return [dict(zip(CORNERS, box, strict=True)) for box in zip(*columns, strict=True)]
 
 
 def flag(value: Any) -> bool:
@@ -132,8 +137,8 @@ def whole(value: Any) -> int:
 
 
 def _parsed(value: Any) -> Any:
-    """Lists often come as text."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
+    """Lists and structs often come as text."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
@@ -146,9 +151,17 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _corners(box: Any) -> list[Any]:
-    box = _parsed(box)
-    if isinstance(box, dict):
-        lower = {str(key).lower(): value for key, value in box.items()}
-        return [next((lower[a] for a in ALIASES[corner] if a in lower), None) for corner in CORNERS]
-    return list(box) if isinstance(box, list | tuple) else []
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of an image, as Hugging Face stores them: a list of structs, or a struct of lists."""
+    value = _parsed(value)
+    if isinstance(value, dict):
+        columns = {key: column for key, column in value.items() if isinstance(column, list | tuple)}
+        count = max(map(len, columns.values()), default=0)
+        return [{key: column[i] for key, column in columns.items() if i < len(column)} for i in range(count)]
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list | tuple) else []
+
+
+def _named(item: dict[str, Any], role: str) -> Any:
+    """The field of an object that plays a part."""
+    lower = {str(key).lower(): value for key, value in item.items()}
+    return next((lower[alias] for alias in ALIASES[role] if lower.get(alias) is not None), None)

@@ -9,10 +9,12 @@ from typing import Any
 
 import yaml
 
+from sightline.data.decode import SUFFIXES
 from sightline.data.formats.layout import class_name, is_image, split_named, walk_images
 from sightline.data.formats.writing import ExportDirectory
+from sightline.data.formats.yolo_paths import image_stems, label_names, without_part
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
-from sightline.data.storage import Folder
+from sightline.data.storage import File, Folder
 from sightline.errors import ConfigError, FormatError, ImageError
 from sightline.structures import Sample
 
@@ -28,17 +30,27 @@ class YoloReader:
 
     task: Task = "detection"
 
-    def __init__(self, source: Folder, yaml_file: str | None, *, classes: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self,
+        source: Folder,
+        yaml_file: str | None,
+        *,
+        classes: tuple[str, ...] | None = None,
+        images: str | None = None,
+    ) -> None:
         self._source = source
+        self._images = Folder.open(images) if images else source
         self._yaml = read_yaml(source, yaml_file) if yaml_file else {}
         self._here = posixpath.dirname(yaml_file or "")
         self.classes = classes or self._find_classes()
         self._ignored = self._read_ignored()
 
     def entries(self) -> Iterator[Entry | Reject]:
-        """Images of each split in turn; an image that a second split names is reported."""
+        """Images of each split in turn; an image in a second split and a label file without an image are reported."""
         seen: set[str] = set()
+        places = []
         for split, place in self._places():
+            places.append(place)
             for entry in self._entries_in(place, split):
                 if isinstance(entry, Entry) and entry.name in seen:
                     yield Reject(entry.name, "list", "listed twice", f"again in {split or place!r}", "skipped")
@@ -46,10 +58,39 @@ class YoloReader:
                 if isinstance(entry, Entry):
                     seen.add(entry.name)
                 yield entry
+        yield from self._labels_without_image(places, seen)
+
+    def _labels_without_image(self, places: list[str], images: set[str]) -> Iterator[Reject]:
+        """Label files that no image belongs to, in the folders of these places and of these images."""
+        used = {name for image in images for name in self._label_names(image)}
+        first_in_places = {name for place in places for name in self._label_names(posixpath.join(place, "_"))}
+        checked = set(used)
+        for folder in sorted({posixpath.dirname(name) for name in used | first_in_places}):
+            if not (self._source.is_folder(folder) and self._source.has(folder)):
+                continue
+            for found in self._source.walk(folder):
+                if isinstance(found, File) and found.name.endswith(".txt") and found.name not in checked:
+                    checked.add(found.name)
+                    yield from self._without_image(found.name)
+
+    def _without_image(self, label_file: str) -> Iterator[Reject]:
+        stems = image_stems(label_file)
+        if any(self._images.is_file(stem + suffix) for stem in stems for suffix in SUFFIXES):
+            return  # It has an image, which no split lists.
+        lines = [line for line in self._source.read_text(label_file).split("\n") if line.strip()]
+        if len(stems) > 1 or (lines and self._is_label(lines[0])):  # Other text files lie beside images, too.
+            yield Reject(label_file, "list", "label file without an image", f"{len(lines)} lines")
+
+    def _is_label(self, line: str) -> bool:
+        try:
+            self._parse_line(line, "", False)
+        except ImageError:
+            return False
+        return True
 
     def load(self, entry: Entry) -> Loaded:
         """Read the image and the lines of its label file; without one it is an image without objects."""
-        loaded = Loaded(self._source.read(entry.name), normalised=True)
+        loaded = Loaded(self._images.read(entry.name), normalised=True)
         label_file = self._label_file(entry.name)
         if label_file is None:
             loaded.rejects.append(Reject(entry.name, "annotation", "no label file", "kept without boxes", "noted"))
@@ -103,9 +144,9 @@ class YoloReader:
 
     def _usual_places(self) -> Iterator[tuple[str | None, str]]:
         """images/SPLIT, else SPLIT, else images, else everything."""
-        folders = [name for name, is_folder in self._source.names() if is_folder]
+        folders = [name for name, is_folder in self._images.names() if is_folder]
         images = "images" if "images" in folders else ""
-        inner = [name for name, is_folder in self._source.names(images) if is_folder and split_named(name)]
+        inner = [name for name, is_folder in self._images.names(images) if is_folder and split_named(name)]
         if inner:
             yield from ((split_named(name), posixpath.join(images, name)) for name in inner)
         elif splits := [name for name in folders if split_named(name)]:
@@ -120,28 +161,33 @@ class YoloReader:
         paths = [posixpath.normpath(posixpath.join(base, self._inside(place))) for base in bases]
         if place.startswith("../"):
             paths.append(posixpath.normpath(posixpath.join(self._here, place[3:])))
+        if self._images is not self._source:  # Its folders may be those that lie in `images` elsewhere.
+            paths += [without_part(path, "images") for path in paths]
         found = next((path for path in paths if self._exists(path)), paths[-1])
         return "" if found == "." else found
 
     def _inside(self, name: str) -> str:
         """An absolute name as a relative one if it lies in the source."""
-        return name.removeprefix(self._source.path + "/") if self._source.is_local else name
+        for folder in (self._images, self._source):
+            name = name.removeprefix(folder.path + "/") if folder.is_local else name
+        return name
 
     def _exists(self, path: str) -> bool:
         inside = path != ".." and not path.startswith(("/", "../"))
-        return inside and (self._source.is_folder(path) or self._source.is_file(path))
+        return inside and (self._images.is_folder(path) or self._images.is_file(path) or self._source.is_file(path))
 
     def _entries_in(self, place: str, split: str | None) -> Iterator[Entry | Reject]:
+        is_list = bool(place) and self._source.is_file(place)
         if place:
             try:
-                self._source.safe_path(place)
+                (self._source if is_list else self._images).safe_path(place)
             except ImageError as error:
                 yield Reject(place, error.stage, error.reason, error.detail)
                 return
-        if place and self._source.is_file(place):
+        if is_list:
             yield from self._listed(place, split)
-        elif self._source.is_folder(place):
-            for found in walk_images(self._source, place):
+        elif self._images.is_folder(place):
+            for found in walk_images(self._images, place):
                 yield found if isinstance(found, Reject) else Entry(found.name, found.size, split)
         else:
             yield Reject(place, "list", "folder or list not found", f"of split {split}", "skipped")
@@ -157,8 +203,8 @@ class YoloReader:
                 yield Reject(path, "list", "listed file is no image", where, "skipped")
                 continue
             try:
-                self._source.safe_path(path)
-                yield Entry(path, self._source.size(path) or 0, split)
+                self._images.safe_path(path)
+                yield Entry(path, self._images.size(path) or 0, split)
             except ImageError as error:
                 yield Reject(path, error.stage, error.reason, f"{where}: {error.detail}")
 
@@ -171,15 +217,10 @@ class YoloReader:
         return plain if not self._exists(path) and self._exists(plain) else path
 
     def _label_file(self, image: str) -> str | None:
-        """`images` in the path becomes `labels`; else beside the image."""
-        base = posixpath.splitext(image)[0] + ".txt"
-        parts = base.split("/")
-        places = [base]
-        for index in range(len(parts) - 2, -1, -1):
-            if parts[index] == "images":
-                places.insert(0, "/".join([*parts[:index], "labels", *parts[index + 1 :]]))
-                break
-        return next((path for path in places if self._source.is_file(path)), None)
+        return next((path for path in self._label_names(image) if self._source.is_file(path)), None)
+
+    def _label_names(self, image: str) -> list[str]:
+        return label_names(image, apart=self._images is not self._source)
 
 
 def parse_line(line: str, num_classes: int, where: str, ignore: bool = False) -> RawBox:

@@ -36,8 +36,12 @@ _SETTINGS = {
 """Which settings a kind of source has; the others have none but `limit`."""
 
 
-def open_source(source: str | Path | Sequence[str | Path], config: SourceConfig, workspace: Workspace) -> Opened:
+def open_source(
+    source: str | Path | Sequence[str | Path] | FolderSource, config: SourceConfig, workspace: Workspace
+) -> Opened:
     """Open images to look at; returns the source, and what it was taken for and why.
+
+    A `FolderSource` is taken as it is, for callers that must not have a path interpreted in any other way.
 
     Raises:
         NotFoundError: There is no such thing.
@@ -47,7 +51,12 @@ def open_source(source: str | Path | Sequence[str | Path], config: SourceConfig,
     return (Limited(opened, config.limit), f"the first {config.limit} of {why}") if config.limit else (opened, why)
 
 
-def _open(source: str | Path | Sequence[str | Path], config: SourceConfig, workspace: Workspace) -> Opened:
+def _open(
+    source: str | Path | Sequence[str | Path] | FolderSource, config: SourceConfig, workspace: Workspace
+) -> Opened:
+    if isinstance(source, FolderSource):
+        _check_settings("folder", config)
+        return source, "a folder of images"
     if not isinstance(source, str | Path):
         _check_settings("list", config)
         return ListSource(source, config.root), f"a list of {len(source)} paths"

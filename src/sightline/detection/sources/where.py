@@ -8,12 +8,6 @@ import pyarrow as pa
 from sightline.errors import ConfigError
 
 _ROW = "__sightline_row"
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "threads": 1,
-    "enable_external_access": False,
-    "autoload_known_extensions": False,
-    "python_enable_replacements": False,
-}
 
 
 class Condition:
@@ -30,12 +24,15 @@ class Condition:
     def __init__(self, text: str, schema: pa.Schema) -> None:
         import duckdb
 
+        from sightline.detection.restricted import SETTINGS, restrict
+
         self._text, self._known = text, schema.names
         lower = text.lower()
         # A column that is named stands in the text; columns that are not need not be read.
         every = "columns" in lower
         self.columns = [name for name in schema.names if every or name.lower().replace('"', '""') in lower]
-        self._duckdb: Any = duckdb.connect(":memory:", config=_SETTINGS)
+        self._duckdb: Any = duckdb.connect(":memory:", config={**SETTINGS, "threads": 1})
+        restrict(self._duckdb)
         self.rows(pa.RecordBatch.from_pylist([], pa.schema([schema.field(name) for name in self.columns])))
 
     def rows(self, batch: pa.RecordBatch) -> list[int]:

@@ -13,8 +13,9 @@ one wins. A name in `images` is a chunk that is done.
 
 import json
 import os
+import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sightline.data.disk import sync
 from sightline.detection.schema import IMAGES, REJECTED
 from sightline.detection.targets.lease import Lease, is_dead
 from sightline.detection.targets.target import ClassCount, Owner, Summary
-from sightline.errors import DamagedError, ExistsError, StorageError
+from sightline.errors import ConfigError, DamagedError, ExistsError, StorageError
 
 JOB, MANIFEST, IMAGES_FOLDER = "job.json", "manifest.json", "images"
 _PLAN, _LEASES, _PARTIAL = "plan", "leases", ".partial"
@@ -47,6 +48,11 @@ class ParquetTarget:
 
     def open(self, job: dict[str, Any]) -> None:
         """See `Target.open`."""
+        if "\\" in self.location:
+            raise ConfigError(
+                f"{self.location!r} contains a backslash, and DuckDB cannot list such a directory: choose a target and "
+                "a workspace without one"
+            )
         try:
             if self._holds_something_else():
                 raise ExistsError(f"{self.location!r} exists and holds no detections: take another --to")
@@ -134,7 +140,7 @@ class ParquetTarget:
 
     def rewrite(self, chunk: str, rows: pa.Table) -> None:
         """See `Target.rewrite`."""
-        before = pq.read_table(self._file(chunk), schema=IMAGES)
+        before = pq.read_table(self._file(chunk), schema=IMAGES, partitioning=None)
         others = before.filter(pc.invert(pc.is_in(before.column("image_id"), rows.column("image_id").combine_chunks())))
         partial = self._write(encode_rows(pa.concat_tables([others, rows])))
         partial.rename(self._file(chunk))
@@ -145,7 +151,9 @@ class ParquetTarget:
         wanted = list(dict.fromkeys([*columns, *(["status"] if status else [])]))
         for chunk in sorted(self.committed()):
             try:
-                table = pq.read_table(self._file(chunk), columns=wanted, schema=IMAGES, use_threads=False)
+                table = pq.read_table(
+                    self._file(chunk), columns=wanted, schema=IMAGES, use_threads=False, partitioning=None
+                )
             except (OSError, pa.ArrowException) as error:
                 raise DamagedError(
                     f"{str(self._file(chunk))!r} cannot be read ({error}): remove it, and run the same command again"
@@ -159,7 +167,7 @@ class ParquetTarget:
         if not self.committed():
             return Summary(0, 0, 0, (), {})
         with duckdb.connect() as database:
-            rows = f"read_parquet({sql_text(str(self.directory / IMAGES_FOLDER / '*.parquet'))})"
+            rows = scan_images(self.directory)
             counts = database.execute(
                 f"select count(*), count(*) filter (status = '{REJECTED}'), sum(num_detections) from {rows}"
             ).fetchone()
@@ -240,6 +248,27 @@ def sql_text(text: str) -> str:
     "'it''s'"
     """
     return "'" + text.replace("'", "''") + "'"
+
+
+def scan_images(directory: Path, files: Iterable[str] = (), *, filename: bool = False) -> str:
+    """The DuckDB table function that reads the rows of a target.
+
+    Every reader goes through this function. The directory is taken literally, whatever characters its path has, and a
+    folder named `column=value` is not taken for a Hive partition.
+
+    Args:
+        files: Names of files in `images`; default: all that are there when the query runs.
+        filename: Add a column with the path of the file.
+    """
+    folder = _glob_literal(str(directory / IMAGES_FOLDER))
+    patterns = [f"{folder}/{_glob_literal(file)}" for file in files] or [f"{folder}/*.parquet"]
+    listed = ", ".join(map(sql_text, patterns))
+    return f"read_parquet([{listed}], hive_partitioning = false, filename = {str(filename).lower()})"
+
+
+def _glob_literal(path: str) -> str:
+    """A glob pattern that matches exactly this path."""
+    return re.sub(r"[\[*?]", lambda found: f"[{found[0]}]", path)
 
 
 def read_json(file: Path) -> dict[str, Any]:

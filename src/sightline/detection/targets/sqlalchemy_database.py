@@ -16,12 +16,21 @@ from sightline.secrets import HIDDEN, looks_secret, redact
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.types import TypeEngine
 
 _ROWS_AT_ONCE = 5_000
-_LOST_STATES = ("23505", "40001", "40P01", "42710", "42P07")
-"""SQLSTATE of transactions that lost against another: key, serialization, deadlock, index, table."""
-_LOST_WORDS = re.compile(r"already exists|already an object|already used by an existing|deadlock", re.IGNORECASE)
-"""The same for drivers that do not give it."""
+_LOST_STATES = ("23505", "40001", "40P01", "42710", "42P07", "55P03")
+"""SQLSTATE of transactions that lost against another: key, serialization, deadlock, index, table, lock timeout."""
+_LOST_CODES = (1205, 1213)
+"""The same as error numbers: MySQL's lock wait timeout, which is SQL Server's deadlock, and MySQL's deadlock."""
+_LOST_WORDS = re.compile(
+    r"already exists|already an object|already used by an existing|deadlock|lock wait timeout|lock request time out",
+    re.IGNORECASE,
+)
+"""The same for drivers that give neither."""
+_UNSPECIFIC_STATES = (None, "23000", "HY000")
+"""SQLSTATE of drivers that say no more than "integrity" or "general error"."""
 _POSTGRESQL_COLUMNS = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"})
 """Every table of PostgreSQL has these already, for its own use."""
 _BUSY_S = 60
@@ -61,18 +70,7 @@ class SQLDatabase:
 
     def sql_type(self, kind: pa.DataType, *, is_key: bool) -> str:
         """In the words of the dialect."""
-        import sqlalchemy as sa
-        from sqlalchemy.dialects import mysql
-
-        bounded = sa.Text().with_variant(sa.String(_LONGEST_KEY), "mysql", "mariadb", "mssql", "oracle")
-        types: dict[pa.DataType, Any] = {
-            pa.string(): bounded if is_key else sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb"),
-            pa.int32(): sa.Integer(),
-            pa.float32(): sa.REAL(),
-            pa.float64(): sa.Double(),
-            pa.binary(): sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"),
-        }
-        return str(types[kind].compile(dialect=self._engine.dialect))
+        return str(column_type(kind, is_key=is_key).compile(dialect=self._engine.dialect))
 
     @contextmanager
     def transaction(self) -> Iterator["_Transaction"]:
@@ -113,7 +111,7 @@ class SQLDatabase:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         try:
             yield
@@ -122,9 +120,7 @@ class SQLDatabase:
             message = self._without_secrets(str(cause))
             if getattr(cause, "sqlite_errorname", "") == "SQLITE_NOTADB":
                 raise ExistsError(f"{self.location!r} is not a SQLite file: choose another name") from None
-            state = getattr(cause, "sqlstate", None)
-            said = isinstance(error, IntegrityError) or _LOST_WORDS.search(message)
-            if state in _LOST_STATES or (state is None and said):
+            if is_conflict(error):
                 raise Collision(f"{self.location!r} has such a row already, or changed meanwhile: {message}") from None
             advice = "check the URL, that the server answers, and what its user may do"
             raise StorageError(f"the database {self.location!r} refused: {message}; {advice}") from None
@@ -136,6 +132,44 @@ class SQLDatabase:
             for form in filter(None, (secret, quote(secret, safe=""))):
                 text = text.replace(form, HIDDEN)
         return redact(next(iter(text.strip().splitlines()), "no reason given"))
+
+
+def column_type(kind: pa.DataType, *, is_key: bool) -> "TypeEngine[Any]":
+    """The column type for values of an Arrow type, which every dialect can compile.
+
+    Text is Unicode everywhere: SQL Server's VARCHAR and TEXT hold a single code page, so it needs NVARCHAR.
+    """
+    import sqlalchemy as sa
+    from sqlalchemy.dialects import mssql, mysql
+
+    key = sa.Text().with_variant(sa.String(_LONGEST_KEY), "mysql", "mariadb", "oracle")
+    text = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+    types: dict[pa.DataType, Any] = {
+        pa.string(): (
+            key.with_variant(mssql.NVARCHAR(_LONGEST_KEY), "mssql")
+            if is_key
+            else text.with_variant(mssql.NVARCHAR(), "mssql")
+        ),
+        pa.int32(): sa.Integer(),
+        pa.float32(): sa.REAL(),
+        pa.float64(): sa.Double(),
+        pa.binary(): sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"),
+    }
+    found: TypeEngine[Any] = types[kind]
+    return found
+
+
+def is_conflict(error: "SQLAlchemyError") -> bool:
+    """Whether a transaction lost against a concurrent one, so that it can be tried again."""
+    from sqlalchemy.exc import IntegrityError
+
+    cause = getattr(error, "orig", None) or error
+    state = getattr(cause, "sqlstate", None)
+    code = getattr(cause, "errno", None) or next(iter(cause.args), None)
+    if state in _LOST_STATES or code in _LOST_CODES:
+        return True
+    said = isinstance(error, IntegrityError) or _LOST_WORDS.search(str(cause)) is not None
+    return state in _UNSPECIFIC_STATES and said
 
 
 class _Transaction:

@@ -525,7 +525,7 @@ def test_table_one_row_an_image(suffix, form, tmp_path, ingest):
     if form == "text" or suffix == ".csv":
         columns = {k: [v if isinstance(v, str) else json.dumps(v) for v in column] for k, column in columns.items()}
     write_table(tmp_path / f"s/t{suffix}", columns)
-    dataset = ingest(tmp_path / "s")
+    dataset = ingest(tmp_path / "s", box_format="xyxy" if form != "corners" else None)
     assert boxes_of(dataset) == TABLE_BOXES | {"3.png": []}
 
 
@@ -540,7 +540,7 @@ def test_table_without_names_groups_boxes_by_content(tmp_path, ingest):
 
 def test_table_without_names_one_row_an_image_keeps_equal_images_apart(tmp_path, ingest):
     write_table(tmp_path / "s/t.parquet", {"image": [ONE, ONE], "label": [["a"], ["b"]], "bbox": [[[1, 1, 5, 5]]] * 2})
-    assert {name: boxes[0][0] for name, boxes in boxes_of(ingest(tmp_path / "s")).items()} == {
+    assert {name: boxes[0][0] for name, boxes in boxes_of(ingest(tmp_path / "s", box_format="xyxy")).items()} == {
         "row-0": "a",
         "row-1": "b",
     }
@@ -564,7 +564,7 @@ def test_table_says_when_one_name_has_two_images(tmp_path, ingest):
         tmp_path / "b/t.parquet",
         {"file_name": ["x"] * 2, "image": [ONE, TWO], "bbox": [[[1, 1, 5, 5]]] * 2, "label": [["a"]] * 2},
     )
-    dataset = ingest(tmp_path / "b")
+    dataset = ingest(tmp_path / "b", box_format="xyxy")
     assert ("x", "listed twice", "skipped") in rejects_of(dataset)
     assert [len(sample.annotation) for sample in dataset] == [1]
 

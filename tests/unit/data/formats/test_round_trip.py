@@ -132,7 +132,7 @@ def test_round_trip(format, data, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("trip")
     ingest = Ingest(tmp_path / "workspace")
     classes = data.draw(st.lists(st.sampled_from(HOSTILE), min_size=3, max_size=3, unique=True))
-    original = ingest(make_source(tmp_path / "source", data.draw(rows()), classes))
+    original = ingest(make_source(tmp_path / "source", data.draw(rows()), classes), box_format="xyxy")
     out = tmp_path / "out"
     count = sightline.export_dataset(original.location, out, format=format)
     assert count == len(original)
@@ -152,7 +152,7 @@ def test_round_trip_of_every_hostile_name(format, tmp_path, ingest):
         (name, ("train", "val")[i % 2], [([1, 2, 30, 40], i % len(HOSTILE), i % 3 == 0)])
         for i, name in enumerate(names)
     ]
-    original = ingest(make_source(tmp_path / "source", rows, HOSTILE))
+    original = ingest(make_source(tmp_path / "source", rows, HOSTILE), box_format="xyxy")
     sightline.export_dataset(original.location, tmp_path / "out", format=format)
     assert_same(described(original), described(ingest(tmp_path / "out")))
     exported = [path.name for path in (tmp_path / "out").rglob("*") if path.suffix.lower() in (".png", ".jpeg")]
@@ -166,14 +166,18 @@ def test_class_names_that_xml_cannot_hold_are_refused(name, tmp_path):
 
 
 def test_split_that_yaml_needs_for_itself(tmp_path, ingest):
-    original = ingest(make_source(tmp_path / "s", [("1", "names", [([1, 2, 30, 40], 0, False)])], ["a"]))
+    original = ingest(
+        make_source(tmp_path / "s", [("1", "names", [([1, 2, 30, 40], 0, False)])], ["a"]), box_format="xyxy"
+    )
     with pytest.raises(ConfigError, match="split 'names' has a name that means something else"):
         sightline.export_dataset(original.location, tmp_path / "out", format="yolo")
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_export_never_overwrites(format, tmp_path, ingest):
-    original = ingest(make_source(tmp_path / "source", [("1.png", "train", [([1, 2, 30, 40], 0, False)])], ["a"]))
+    original = ingest(
+        make_source(tmp_path / "source", [("1.png", "train", [([1, 2, 30, 40], 0, False)])], ["a"]), box_format="xyxy"
+    )
     write_tree(tmp_path / "out", {"precious.txt": "x"})
     with pytest.raises(ExistsError, match="exists and is not empty: export into a new directory"):
         sightline.export_dataset(original.location, tmp_path / "out", format=format)
@@ -216,6 +220,6 @@ def test_classification_has_no_boxes_to_write(tmp_path, ingest):
 
 def test_split_names_that_are_no_names_are_rejected(tmp_path, ingest):
     rows = [("1.png", "train", [([1, 2, 30, 40], 0, False)]), ("2.png", "../../up", []), ("3.png", "a b", [])]
-    dataset = ingest(make_source(tmp_path / "source", rows, ["a"]))
+    dataset = ingest(make_source(tmp_path / "source", rows, ["a"]), box_format="xyxy")
     assert list(dataset.info.splits) == ["train"]
     assert dataset.info.rejected["image rejected"] == {"split name is not usable": 2}
