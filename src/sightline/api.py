@@ -14,7 +14,7 @@ from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, TrackingError
 from sightline.report.inspection import Inspection
-from sightline.workspace import Workspace, check_name
+from sightline.workspace import Workspace, check_name, check_writable
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
@@ -180,10 +180,11 @@ def train(
     """
     from sightline.model_api import register as keep
     from sightline.tracking.mlflow_tracker import open_tracker
+    from sightline.training.identity import choose_name
     from sightline.training.job import Watcher
     from sightline.training.launch import joined_rank
     from sightline.training.resolve import resolve_training
-    from sightline.training.run import run_name, train_run
+    from sightline.training.run import train_run
 
     opened = open_dataset(dataset, workspace=workspace)
     workers = settings.pop("workers", None)
@@ -198,7 +199,10 @@ def train(
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
     for note in notes:
         watcher.on_note(note)
-    directory = Workspace.find(workspace).runs / (check_name(name) if name else run_name(opened, config))
+    runs = Workspace.find(workspace).runs
+    directory = runs / (check_name(name) if name else choose_name(runs, opened, config))
+    if joined_rank() == 0:
+        check_writable(directory)
     tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
     result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
     if register is None or joined_rank() > 0:
@@ -279,12 +283,12 @@ def evaluate(
     from sightline.data.loader import LoadOptions
     from sightline.engines.factory import open_engine
     from sightline.models.graph import is_onnx
-    from sightline.models.reference import Finder
     from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
     from sightline.training.precision import pick_device
+    from sightline.training.run_model import make_finder
 
-    finder = Finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
+    finder = make_finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
     bundle = finder.find(str(model))
     opened = open_dataset(dataset, workspace=workspace)
     check_classes(bundle.info, opened)

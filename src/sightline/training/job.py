@@ -22,8 +22,9 @@ from sightline.training.placement import threads_of
 from sightline.training.precision import pick_device
 from sightline.training.validation import divide
 from sightline.training.verify import Verifier
+from sightline.workspace import BEST as BEST
 
-CHECKPOINTS, BEST = "checkpoints", "best"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass
