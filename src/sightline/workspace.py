@@ -1,6 +1,7 @@
 """The one directory that holds all state of a project."""
 
 import errno
+import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -64,6 +65,18 @@ class Workspace:
         if is_location(reference):
             return reference
         return str(self.datasets / check_name(reference))
+
+
+def is_locked(run: Path) -> bool:
+    """Whether a process is training in the directory of a run."""
+    try:
+        with open(run / LOCK, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def check_writable(place: Path) -> None:

@@ -79,6 +79,8 @@ def train_run(
     with _alone_in(directory), open_launcher(config) as launcher:
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
+        if fresh:
+            tracker.abandon(directory)
         if extended := claim(directory, dataset, config, fresh=fresh):
             watcher.on_note(extended)
         torch.manual_seed(config.train.seed)
