@@ -14,7 +14,7 @@ from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, TrackingError
 from sightline.report.inspection import Inspection
-from sightline.workspace import Workspace, check_name, is_location
+from sightline.workspace import Workspace, check_name, check_writable, is_location
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
@@ -185,11 +185,12 @@ def train(
     """
     from sightline.model_api import register as keep
     from sightline.tracking.mlflow_tracker import open_tracker
+    from sightline.training.identity import choose_name
     from sightline.training.job import Watcher
     from sightline.training.launch import joined_rank
     from sightline.training.preflight import check_cores
     from sightline.training.resolve import resolve_training
-    from sightline.training.run import run_name, train_run
+    from sightline.training.run import train_run
 
     opened = open_dataset(dataset, workspace=workspace)
     spread = {"count": settings.pop("workers", None), "oversubscribe": settings.pop("oversubscribe", None)}
@@ -204,7 +205,11 @@ def train(
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
     for note in notes:
         watcher.on_note(note)
-    directory = Workspace.find(workspace).make().runs / (check_name(name) if name else run_name(opened, config))
+    runs = Workspace.find(workspace).runs
+    directory = runs / (check_name(name) if name else choose_name(runs, opened, config))
+    if joined_rank() == 0:
+        check_writable(directory)
+        Workspace.find(workspace).make()
     tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
     result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
     if register is None or joined_rank() > 0:
@@ -287,12 +292,12 @@ def evaluate(
     from sightline.engines.factory import open_engine
     from sightline.models.graph import is_onnx
     from sightline.models.predictor import lowest_score, threshold_note
-    from sightline.models.reference import Finder
     from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
     from sightline.training.precision import pick_device
+    from sightline.training.run_model import make_finder
 
-    finder = Finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
+    finder = make_finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
     bundle = finder.find(str(model))
     opened = open_dataset(dataset, workspace=workspace)
     check_classes(bundle.info, opened)

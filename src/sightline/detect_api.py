@@ -249,11 +249,11 @@ def _prepare(
     from sightline.detection.rows import ModelName
     from sightline.detection.sources.factory import open_source
     from sightline.models.predictor import threshold_note
-    from sightline.models.reference import Finder
+    from sightline.training.run_model import make_finder
 
     opened, why = open_source(source, config.source, root)
     note(f"source: {why}")
-    bundle, version = Finder(root, config.tracking, note).resolve(str(model))
+    bundle, version = make_finder(root, config.tracking, note).resolve(str(model))
     called = bundle.info.run.name if bundle.info.run else Path(str(model)).name
     named = ModelName(version.name, version.version) if version else ModelName(called, bundle.hash[:12])
     prepared = prepare(opened, bundle, named, config, device=device, cache=root.compiled)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.config import Config
-from sightline.errors import ConfigError, ExistsError, NotFoundError
+from sightline.errors import ConfigError, ExistsError, GateError, NotFoundError
 from sightline.workspace import Workspace, check_name, is_location
 
 if TYPE_CHECKING:
@@ -109,9 +109,20 @@ def register(
         return kept
     shown = dataset or (bundle.info.dataset.name if bundle.info.dataset else None)
     reference = f"{kept.name}/{kept.version}"
-    return promote(
-        reference, alias, dataset=shown, split=split, force=force, workspace=workspace, config=config, progress=progress
-    ).version
+    try:
+        return promote(
+            reference,
+            alias,
+            dataset=shown,
+            split=split,
+            force=force,
+            workspace=workspace,
+            config=config,
+            progress=progress,
+        ).version
+    except (GateError, ConfigError, NotFoundError) as error:
+        # The version stays: `promote` can give it the alias later.
+        raise type(error)(f"{reference} is registered, but without the alias {alias!r}: {error}") from error
 
 
 def list_models(
@@ -344,9 +355,9 @@ def import_model(
 
 
 def _finder(workspace: str | Path | None, config: Config | None, on_note: OnNote | None) -> "Finder":
-    from sightline.models.reference import Finder
+    from sightline.training.run_model import make_finder
 
-    return Finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
+    return make_finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
 
 
 def _registry(workspace: str | Path | None, config: Config | None, *, make: bool = False) -> "Registry":
@@ -380,6 +391,7 @@ def export_model(
     calibrate: str | Path | None = None,
     workspace: str | Path | None = None,
     config: Config | None = None,
+    on_note: OnNote | None = None,
 ) -> Path:
     """Write a model as ONNX or OpenVINO files, for other programs to run; returns their directory.
 
@@ -391,6 +403,7 @@ def export_model(
         int8: In 8-bit integers, which is quicker and a little less exact.
         calibrate: The dataset whose images show what numbers the integers have to cover; int8 needs it.
         config: `loader` and `decode` say how images are read.
+        on_note: Called with a note if the model is that of an unfinished run.
 
     >>> import sightline
     >>> sightline.export_model("boards-nano-1a2b3c4d", to="onnx")  # doctest: +SKIP
@@ -410,7 +423,7 @@ def export_model(
         raise ConfigError("int8 needs images to calibrate with: give a dataset with --calibrate")
     if calibrate is not None and not int8:
         raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
-    bundle = _finder(workspace, config, None).find(str(model))
+    bundle = _finder(workspace, config, on_note).find(str(model))
     loaded, info = bundle.load(), bundle.info
     precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
     name = Path(model).name.replace("@", "-")

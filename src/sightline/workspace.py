@@ -1,7 +1,11 @@
 """The one directory that holds all state of a project."""
 
+import errno
+import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +13,13 @@ from sightline.errors import ConfigError, StorageError
 
 MODEL = "model"
 """In a run's directory: its best model."""
+BEST = "best"
+"""In a run's directory: the best weights so far, as a checkpoint."""
+LOCK = ".lock"
+"""In a run's directory: locked by the process that trains it, for as long as that lives."""
+
+REFUSALS = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}
+"""Errors of a file system that is read-only, of another user, or full."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -70,6 +81,48 @@ class Workspace:
         if is_location(reference):
             return reference
         return str(self.datasets / check_name(reference))
+
+
+def is_locked(run: Path) -> bool:
+    """Whether a process is training in the directory of a run."""
+    try:
+        with open(run / LOCK, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def check_writable(place: Path) -> None:
+    """Raise, before any work, if a place of the workspace cannot be written to or made.
+
+    Raises:
+        StorageError: It is read-only, or belongs to another user.
+    """
+    existing = next(path for path in (place, *place.absolute().parents) if path.exists())
+    with writing_to(existing):
+        if not os.access(existing, os.W_OK):
+            raise OSError(errno.EACCES, "read-only, or of another user", str(existing))
+
+
+@contextmanager
+def writing_to(place: Path) -> Iterator[None]:
+    """Turn a disk's refusal to write below a place of the workspace into an error that says what to do.
+
+    Raises:
+        StorageError: The place is read-only, belongs to another user, or is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        raise StorageError(
+            f"cannot write to {str(error.filename or place)!r}: {error.strerror}. Make it writable, or give another "
+            "place with --workspace (or SIGHTLINE_HOME)"
+        ) from error
 
 
 def is_location(reference: str) -> bool:

@@ -240,7 +240,7 @@ def test_the_gate(home: Path) -> None:
     assert f"mAP {old.score:.4f}" in message
     assert f"mAP {new.score:.4f}" in message
     on_train: dict[str, str] = {"dataset": "shapes", "split": "train"}
-    with pytest.raises(GateError, match="is worse"):
+    with pytest.raises(GateError, match="boards/1 is registered, but without the alias 'champion': boards/1 is worse"):
         sightline.register(home / "fresh-0", "boards", alias="champion", workspace=home, **on_train)
     assert sightline.load_model("boards@champion", workspace=home).bundle.hash == new.bundle
     forced = sightline.promote("boards/1", "champion", force=True, workspace=home)

@@ -1,5 +1,6 @@
 """Runs in a real MLflow: SQLite in the workspace, and a server on loopback."""
 
+import fcntl
 import json
 import logging
 import os
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +206,32 @@ def test_a_run_goes_on_in_the_same_run_of_mlflow(workspace: Path) -> None:
     assert again.metrics["train/loss"] == fresh.metrics["train/loss"]
 
 
+@contextmanager
+def holding(run: Path) -> Iterator[None]:
+    """Do as if a process was training this run."""
+    with open(run / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def test_starting_anew_closes_the_run_of_a_killed_process(workspace: Path) -> None:
+    config = settings(seed=21, epochs=1)
+    api.train("shapes", workspace=workspace, config=config)
+    first = api.list_runs(workspace=workspace)[0]
+    client = open_client(f"sqlite:///{workspace}/mlflow.db")
+    client.update_run(first.run_id, status="RUNNING")  # As SIGKILL would have left it.
+    api.train("shapes", workspace=workspace, config=config, fresh=True)
+    second, before = api.list_runs(workspace=workspace)[:2]
+    assert (before.run_id, before.status) == (first.run_id, "unfinished")
+    assert second.status == "finished"
+    assert client.get_run(first.run_id).info.status == "KILLED"
+    api.train("shapes", workspace=workspace, config=settings(seed=21, epochs=2))
+    extended = api.list_runs(workspace=workspace)[0]
+    assert (extended.run_id, extended.status, extended.epochs) == (second.run_id, "finished", (2, 2))
+    assert any(name.startswith("class/ap50/") for name in extended.metrics)
+    assert extended.metrics["time/total_s"] > 0
+
+
 def test_a_killed_run_shows_as_unfinished_and_goes_on(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--seed", "5", "--epochs", "40"]
     process = subprocess.Popen(
@@ -218,7 +247,14 @@ def test_a_killed_run_shows_as_unfinished_and_goes_on(workspace: Path, monkeypat
     assert killed.status == "running"  # It was alive a moment ago.
     real = listing.now_ms
     monkeypatch.setattr(listing, "now_ms", lambda: real() + 10 * 60_000)
-    assert api.list_runs(workspace=workspace)[0].status == "unfinished"
+    client = open_client(f"sqlite:///{workspace}/mlflow.db")
+    with holding(workspace / "runs" / killed.name):  # A process on a machine that cannot reach MLflow for a while.
+        assert api.list_runs(workspace=workspace)[0].status == "unfinished"
+        assert client.get_run(killed.run_id).info.status == "RUNNING"
+    for _ in range(2):
+        assert api.list_runs(workspace=workspace)[0].status == "unfinished"
+        assert client.get_run(killed.run_id).info.status == "KILLED"
+    monkeypatch.undo()
 
     done = subprocess.run(
         [sys.executable, "-m", "sightline", "runs", "-w", str(workspace)], capture_output=True, text=True, check=True

@@ -41,6 +41,7 @@ def export(
         calibrate=calibrate,
         workspace=workspace,
         config=session.config(),
+        on_note=session.say,
     )
     files = sorted(file.name for file in directory.iterdir())
     result = {"directory": str(directory), "form": to, "int8": int8, "files": files}

@@ -47,9 +47,15 @@ def runs(
         session.finish([asdict(run) for run in found], lambda: _show_list(session, found))
         return
     if compare[0] != "compare":
-        raise typer.BadParameter(f"{compare[0]!r} is not known here: `sightline runs compare {' '.join(compare)}`?")
+        raise typer.BadParameter(f"{compare[0]!r} is not known here: {_suggestion(compare)}")
     comparison = api.compare_runs(*compare[1:], workspace=workspace, config=settings)
     session.finish(asdict(comparison), lambda: _show_comparison(session, comparison))
+
+
+def _suggestion(names: list[str]) -> str:
+    if len(names) > 1:
+        return f"`sightline runs compare {' '.join(names)}` compares these runs"
+    return f"`sightline report {names[0]}` writes a page about a run, `sightline runs compare NAME NAME` compares two"
 
 
 def _show_list(session: Session, found: "list[TrackedRun]") -> None:

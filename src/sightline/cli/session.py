@@ -120,6 +120,7 @@ def local_time(moment: str) -> str:
 def telling_errors(debug: bool) -> Iterator[None]:
     """Turn errors into one sentence and an exit code: those of `errors.py`, and 1 for our own fault."""
     from sightline.errors import SightlineError
+    from sightline.workspace import REFUSALS
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -130,11 +131,15 @@ def telling_errors(debug: bool) -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            _fail_unexpectedly(error, debug)
+        where = repr(error.filename) if error.filename else "a file"
+        _fail(f"{where} cannot be used: {error.strerror}. Check its permissions and the free space", 3, debug)
     except MemoryError:
         _fail("out of memory: use fewer workers (--set ingest.workers=1) or a larger machine", 3, debug)
     except Exception as error:
-        text = " ".join(str(error).split()) or "no message"
-        _fail(f"unexpected {type(error).__name__}: {text}. This is a bug; --debug shows where", 1, debug)
+        _fail_unexpectedly(error, debug)
 
 
 @contextmanager
@@ -154,6 +159,11 @@ def asked_to_stop() -> Iterator[Callable[[], int]]:
 def _stop(number: int, _frame: Any) -> NoReturn:
     """End as shells expect, 128 + signal, through every clean-up on the way out."""
     raise SystemExit(128 + number)
+
+
+def _fail_unexpectedly(error: Exception, debug: bool) -> NoReturn:
+    text = " ".join(str(error).split()) or "no message"
+    _fail(f"unexpected {type(error).__name__}: {text}. This is a bug; --debug shows where", 1, debug)
 
 
 def _fail(message: str, code: int, debug: bool) -> NoReturn:

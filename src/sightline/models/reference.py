@@ -18,7 +18,7 @@ from sightline.data.storage import Folder
 from sightline.errors import FormatError, NotFoundError, TrackingError
 from sightline.models.bundle import DESCRIPTION, Bundle, open_bundle
 from sightline.models.cache import FolderSource, bring_bundle
-from sightline.workspace import MODEL, Workspace, check_name, is_location
+from sightline.workspace import BEST, MODEL, Workspace, check_name, is_location
 
 if TYPE_CHECKING:
     from sightline.tracking.registry import ModelVersion, Registry
@@ -39,11 +39,13 @@ class Finder:
 
     Attributes:
         on_note: Told what a name was taken for, where it could mean several things.
+        open_run: Opens the best model of the run in a directory; None if it holds no run with one.
     """
 
     workspace: Workspace
     tracking: TrackingConfig
     on_note: OnNote = lambda note: None
+    open_run: "Callable[[Path, OnNote], Bundle | None]" = lambda directory, on_note: None
 
     def find(self, reference: str) -> Bundle:
         """The bundle that is meant, every file of it checked; see `resolve`."""
@@ -93,15 +95,20 @@ class Finder:
                 f"{str(place)!r} is a file; a model is a directory. Make one of weights with: "
                 f"sightline import {place.name} --model FAMILY --classes A,B --to DIR"
             )
-        return open_bundle(place / MODEL if (place / MODEL).is_dir() else place)
+        return self.open_run(place, self.on_note) or open_bundle(place / MODEL if (place / MODEL).is_dir() else place)
 
     def _by_name(self, name: str) -> "tuple[Bundle, ModelVersion | None]":
         run = self.workspace.runs / name
-        has_run = (run / MODEL / DESCRIPTION).is_file()
+        has_run = (run / MODEL / DESCRIPTION).is_file() or any((run / BEST).glob("step-*"))
         registry, registered = self._registered(name, needed=not has_run)
+        if registered is None and run.is_dir() and not has_run:
+            raise NotFoundError(
+                f"run {name!r} has no model yet: it has not reached its first evaluation. The same train command "
+                "goes on with it"
+            )
         if registered is None and not has_run:
             raise NotFoundError(
-                f"there is no model {name!r}: no registered model and no finished run in {str(self.workspace.runs)!r} "
+                f"there is no model {name!r}: no registered model and no run in {str(self.workspace.runs)!r} "
                 "has that name. `sightline models` and `sightline runs` list them; a path must contain a '/'"
             )
         if registry is None or registered is None:

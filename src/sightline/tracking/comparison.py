@@ -27,7 +27,8 @@ class Comparison:
 def compare(runs: Iterable[TrackedRun]) -> Comparison:
     """Put runs side by side.
 
-    A metric of single steps, such as `train/loss`, says little by its last value and is left to MLflow's own curves.
+    A metric of single steps, such as `train/loss`, says little by its last value and is left to MLflow's own curves;
+    metrics of single classes would be hundreds of rows.
     """
     chosen = tuple(runs)
     results = _rows(chosen, lambda run: {name: run.metrics[name] for name in run.metrics if _is_result(name)})
@@ -50,4 +51,4 @@ def _differing(rows: dict[str, Row]) -> dict[str, Row]:
 
 
 def _is_result(name: str) -> bool:
-    return not name.startswith("train/")
+    return not name.startswith(("train/", "class/"))

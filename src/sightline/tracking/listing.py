@@ -1,5 +1,6 @@
 """The runs of an experiment, newest first."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -7,14 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.config import TrackingConfig
-from sightline.errors import NotFoundError
+from sightline.errors import NotFoundError, TrackingError
 from sightline.tracking.library import telling
-from sightline.tracking.mlflow_tracker import SEEN
+from sightline.tracking.mlflow_tracker import LOST, SEEN, close_lost, noted_run
 from sightline.tracking.sender import EVERY_S, now_ms
 from sightline.tracking.store import Store
+from sightline.tracking.tracker import EPOCHS
+from sightline.workspace import Workspace, is_locked
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import Run
+
+_log = logging.getLogger("sightline.tracking")
 
 RunStatus = Literal["running", "finished", "failed", "stopped", "unfinished"]
 """A stopped run was asked to; an unfinished one was killed, or its machine died. Both go on with the same command."""
@@ -53,7 +59,10 @@ class TrackedRun:
 
 
 def list_runs(config: TrackingConfig, root: Path, *, limit: int | None = None) -> list[TrackedRun]:
-    """The runs of the experiment, newest first; none, and nothing is made, where there is no database yet."""
+    """The runs of the experiment, newest first; none, and nothing is made, where there is no database yet.
+
+    A run of this workspace that MLflow believes to run, but whose process is gone, is closed.
+    """
     store = Store.find(config, root)
     if store.database and not store.database.exists():
         return []
@@ -70,6 +79,9 @@ def list_runs(config: TrackingConfig, root: Path, *, limit: int | None = None) -
                 [experiment_id], max_results=size, order_by=["attributes.start_time DESC"], page_token=token
             )
             found += [_tracked(run) for run in page]
+            for run in page:
+                if _is_lost(run, root):
+                    _close(client, store, run)
             token = page.token
             if not token:
                 break
@@ -93,6 +105,8 @@ def _choose(runs: list[TrackedRun], name: str) -> TrackedRun:
 def _tracked(run: "Run") -> TrackedRun:
     tags: Mapping[str, str] = run.data.tags
     settings, metrics = dict(run.data.params), dict(run.data.metrics)
+    if EPOCHS in tags:
+        settings["train.epochs"] = tags[EPOCHS]
     return TrackedRun(
         name=run.info.run_name or run.info.run_id,
         run_id=run.info.run_id,
@@ -111,13 +125,37 @@ def _tracked(run: "Run") -> TrackedRun:
 
 
 def _is_setting(tag: str) -> bool:
-    return tag.startswith("sightline.") and tag != SEEN
+    return tag.startswith("sightline.") and tag not in (SEEN, LOST, EPOCHS)
 
 
 def _status(status: Any, tags: Mapping[str, str]) -> RunStatus:
     """A run that MLflow believes to run, but that gives no sign of life, was killed."""
-    alive = now_ms() - _whole(tags.get(SEEN)) < _ALIVE_MS
-    return _STATUS.get(str(status), "running" if alive else "unfinished")
+    if tags.get(LOST) == "true" and status == "KILLED":
+        return "unfinished"
+    return _STATUS.get(str(status), "running" if _gives_signs(tags) else "unfinished")
+
+
+def _gives_signs(tags: Mapping[str, str]) -> bool:
+    return now_ms() - _whole(tags.get(SEEN)) < _ALIVE_MS
+
+
+def _close(client: "MlflowClient", store: Store, run: "Run") -> None:
+    """Close a lost run; where that may not be written, the list is still of use."""
+    try:
+        with telling(store.uri):
+            close_lost(client, run.info.run_id)
+    except TrackingError as error:
+        _log.warning("run %s has no process any more, but cannot be closed: %s", run.info.run_name, error)
+
+
+def _is_lost(run: "Run", root: Path) -> bool:
+    """Whether a run is open though its process is gone: it gives no sign of life and does not hold its lock.
+
+    Both, for a lock on a network's disk may be known on one machine only. Runs of other workspaces are left alone.
+    """
+    directory = Workspace(root).runs / (run.info.run_name or "")
+    is_open = run.info.status == "RUNNING" and not _gives_signs(run.data.tags)
+    return is_open and noted_run(directory) == run.info.run_id and not is_locked(directory)
 
 
 def _whole(text: str | None) -> int:

@@ -20,6 +20,7 @@ from sightline.tracking.tracker import RunFacts, Status, Tracker, Untracked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 _log = logging.getLogger("sightline.tracking")
 
@@ -27,6 +28,8 @@ NOTE = "tracking.json"
 """In the run's directory: which run of MLflow it is."""
 SEEN = "sightline.seen"
 """The tag that says when a run last gave a sign of life, in milliseconds."""
+LOST = "sightline.lost"
+"""The tag that says whether the process of a run was killed; then another process has closed the run."""
 _PER_BATCH = 90
 _MAX_TEXT = 5000
 _PATIENCE_S: dict[Status, float] = {"FINISHED": 30.0, "FAILED": 5.0, "KILLED": 5.0}
@@ -48,6 +51,13 @@ def noted_run(directory: Path) -> str | None:
         return str(json.loads((directory / NOTE).read_text("utf-8"))["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def close_lost(client: "MlflowClient", run_id: str) -> None:
+    """Close a run whose process is gone without having closed it."""
+    client.set_tag(run_id, LOST, "true")
+    with redirect_stdout(io.StringIO()):  # MLflow prints the run's address, password and all.
+        client.set_terminated(run_id, status="KILLED")
 
 
 class MlflowTracker:
@@ -75,9 +85,17 @@ class MlflowTracker:
                 (run.directory / NOTE).write_text(json.dumps(note, indent=2) + "\n", "utf-8")
             # MLflow never changes a parameter: those of the first start stay.
             settings = {name: value for name, value in run.settings.items() if name not in known}
-            self._write(settings, {**run.tags, SEEN: str(now_ms())})
+            self._write(settings, {**run.tags, SEEN: str(now_ms()), LOST: "false"})
         self._sender.start()
         return goes_on
+
+    def abandon(self, directory: Path) -> None:
+        """Close the run that a directory names, if it is still open."""
+        run_id = noted_run(directory)
+        with telling(self._store.uri):
+            found = self._get(run_id) if run_id else None
+            if found and found.info.status == "RUNNING":
+                close_lost(self._client, found.info.run_id)
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Queue the numbers that are finite."""
@@ -110,19 +128,22 @@ class MlflowTracker:
     def _go_on(self, directory: Path) -> dict[str, str] | None:
         """The settings that MLflow has of the noted run, after opening it again; None if there is none."""
         run_id = noted_run(directory)
-        if run_id is None:
+        found = self._get(run_id) if run_id else None
+        if found is None:
             return None
+        self._run_id = found.info.run_id
+        self._client.update_run(self._run_id, status="RUNNING")
+        return dict(found.data.params)
+
+    def _get(self, run_id: str) -> "Run | None":
+        """A run of MLflow; None if it is not there, or deleted."""
         try:
             found = self._client.get_run(run_id)
         except Exception as error:
             if is_missing(error):
                 return None
             raise
-        if found.info.lifecycle_stage != "active":
-            return None
-        self._run_id = run_id
-        self._client.update_run(run_id, status="RUNNING")
-        return dict(found.data.params)
+        return found if found.info.lifecycle_stage == "active" else None
 
     def _write(self, settings: Mapping[str, str], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param, RunTag

@@ -25,6 +25,10 @@ class RunFacts:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+EPOCHS = "sightline.epochs"
+"""The tag that says how many epochs were asked for last: MLflow never changes a parameter, and runs can be extended."""
+
+
 class Tracker(Protocol):
     """Who keeps the story of a run. Only `start` may fail; later troubles are told once, and training goes on."""
 
@@ -35,6 +39,10 @@ class Tracker(Protocol):
 
     def start(self, run: RunFacts) -> bool:
         """Begin a run, or go on with the one that its directory names; whether it goes on."""
+        ...
+
+    def abandon(self, directory: Path) -> None:
+        """Close the run that a directory names, which is to be started anew; no process works on it."""
         ...
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
@@ -58,6 +66,9 @@ class Untracked:
     def start(self, run: RunFacts) -> bool:
         """Nothing to begin, and nothing missing."""
         return True
+
+    def abandon(self, directory: Path) -> None:
+        """Nothing to close."""
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Nobody listens."""

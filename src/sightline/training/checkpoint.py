@@ -97,6 +97,16 @@ class CheckpointDirectory:
                 self._damaged.add(place)  # Torn by a crash of the disk: the one before it is whole.
         return None
 
+    def latest_progress(self) -> dict[str, Any] | None:
+        """What the newest checkpoint says of the run's progress, without verifying it; None if there is none."""
+        for place in self._newest_first():
+            try:
+                found: dict[str, Any] = json.loads((place / "progress.json").read_text("utf-8"))
+            except (FileNotFoundError, ValueError):
+                continue  # Torn by a crash, or replaced by a newer one meanwhile.
+            return found
+        return None
+
     def _newest_first(self) -> Iterator[Path]:
         yield from sorted(self.path.glob("step-*"), reverse=True)
 

@@ -23,8 +23,9 @@ from sightline.training.placement import threads_of
 from sightline.training.precision import PrecisionName, pick_device, pick_precision
 from sightline.training.validation import divide
 from sightline.training.verify import Verifier
+from sightline.workspace import BEST as BEST
 
-CHECKPOINTS, BEST = "checkpoints", "best"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """What is kept of a run besides its model: in its directory for everybody, and in MLflow."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from sightline.models.factory import family_of
 from sightline.secrets import redact_values
 from sightline.tracking.commit import git_commit
 from sightline.tracking.machine import Placement, this_machine
-from sightline.tracking.tracker import RunFacts, Tracker
+from sightline.tracking.tracker import EPOCHS, RunFacts, Tracker
 from sightline.training.loop import Progress, Stopped
 from sightline.training.schedule import learning_rate
 from sightline.training.step_log import StepLog
@@ -28,8 +29,10 @@ CONFIG, MACHINE, SCORES, CURVE, PREDICTIONS = (
 )
 _MAX_POINTS = 5000
 """Points of a curve: of a longer run every second, third, … step is noted."""
-_NOT_SETTINGS = ("ingest", "tracking")
-"""Sections that say nothing of a training run."""
+_SETTINGS = {"decode", "loader", "augment", "train", "workers"}
+"""Sections that concern training; the others are of other commands."""
+_NOT_IN_NAMES = re.compile(r"[^\w\-. ]")
+"""What the name of a metric in MLflow may not have; a slash would make a folder of it."""
 
 
 class Observed(Protocol):
@@ -128,7 +131,8 @@ class RunRecord:
 
         self.on_checkpoint()
         progress = self._run.progress
-        self._tracker.log({"run/best_epoch": progress.best_epoch, **self._costs()}, step=progress.step)
+        by_class = _by_class(progress.best_classes, self._dataset.classes)
+        self._tracker.log({"run/best_epoch": progress.best_epoch, **by_class, **self._costs()}, step=progress.step)
         scores = {"best_score": progress.best_score, "best_epoch": progress.best_epoch, "history": progress.history}
         self._write(SCORES, scores)
         if not self._stepped and (self._directory / CURVE).is_file():
@@ -146,6 +150,7 @@ class RunRecord:
         self._write(CONFIG, self._config.model_dump(mode="json"))
         info = self._dataset.info
         tags = {"sightline.dataset": info.name, "sightline.dataset_hash": info.content_hash, **machine.to_tags()}
+        tags[EPOCHS] = str(self._config.train.epochs)
         tags["sightline.licence"] = family_of(self._config.train.model).licence
         commit = git_commit(Path.cwd())
         if commit:
@@ -167,7 +172,12 @@ class RunRecord:
     def _costs(self) -> dict[str, float]:
         seconds = {f"time/{name}_s": value for name, value in self._timing.seconds.items()}
         memory = {f"run/{name}": value for name, value in self._run.memory.items()}
-        return {"run/images_per_s": self._timing.images_per_s, **memory, **seconds}
+        return {
+            "run/images_per_s": self._timing.images_per_s,
+            **memory,
+            **seconds,
+            "time/total_s": self._timing.total_s,
+        }
 
     def _write(self, name: str, value: Any) -> None:
         text = json.dumps(redact_values(value), indent=2) + "\n"
@@ -178,9 +188,17 @@ def _scores(row: dict[str, float]) -> dict[str, float]:
     return {f"val/{name}": value for name, value in row.items() if name != "step"}
 
 
+def _by_class(figures: dict[str, float], classes: Sequence[str]) -> dict[str, float]:
+    """Figures named `FIGURE/INDEX OF THE CLASS` as metrics named `class/FIGURE/NAME OF THE CLASS`."""
+    names = [_NOT_IN_NAMES.sub("_", name).strip(". ") for name in classes]
+    names = [name if name and names.count(name) == 1 else f"{name}-{index}" for index, name in enumerate(names)]
+    split = ((*name.rpartition("/")[::2], value) for name, value in figures.items())
+    return {f"class/{figure}/{names[int(index)]}": value for figure, index, value in split}
+
+
 def _flat(config: Config) -> dict[str, str]:
     """Settings by dotted name, as texts."""
-    sections = redact_values(config.model_dump(mode="json", exclude=set(_NOT_SETTINGS)))
+    sections = redact_values(config.model_dump(mode="json", include=_SETTINGS))
     return {
         f"{section}.{name}": value if isinstance(value, str) else json.dumps(value)
         for section, values in sections.items()

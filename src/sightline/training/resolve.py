@@ -19,6 +19,7 @@ from sightline.models.licence import licence_note
 from sightline.models.reference import Finder
 from sightline.models.weights import cached_file, fetch_weights, load_weights
 from sightline.models.yolo_checkpoint import family_in, is_yolo_checkpoint, read_yolo_checkpoint
+from sightline.training.run_model import make_finder
 from sightline.workspace import Workspace
 
 _PREFERRED = (
@@ -51,7 +52,7 @@ def resolve_training(
     """Settings without anything left open, and what there is to say about them. Resolving twice changes nothing."""
     train = config.train
     notes: list[str] = []
-    finder = Finder(workspace or Workspace.find(), config.tracking, notes.append)
+    finder = make_finder(workspace or Workspace.find(), config.tracking, notes.append)
     start = _choose(train, dataset.info.task, finder)
     family = family_of(start.model)
     file = weights_file(start.model, start.weights)

@@ -1,9 +1,6 @@
 """One run from beginning to end: its directory, its model, its resumption, and the best model it leaves."""
 
 import fcntl
-import hashlib
-import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,14 +13,13 @@ from sightline.cluster.address import find_cluster
 from sightline.config import Config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError
-from sightline.models.bundle import describe
 from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
-from sightline.models.info import DatasetNote, ModelInfo, RunNote
-from sightline.tracking.mlflow_tracker import noted_run
+from sightline.models.info import DatasetNote
 from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
-from sightline.training.job import BEST, CHECKPOINTS, Desk, Job, Outcome, Watcher
+from sightline.training.identity import claim
+from sightline.training.job import CHECKPOINTS, Desk, Job, Outcome, Watcher
 from sightline.training.keeper import Keeper
 from sightline.training.launch import is_joined, joined_rank, open_launcher, pick_launcher, train_joined
 from sightline.training.loop import Progress
@@ -32,12 +28,9 @@ from sightline.training.placement import settle_threads
 from sightline.training.preflight import check_cores, check_training
 from sightline.training.record import PREDICTIONS, RunRecord
 from sightline.training.resolve import resolve_training, start_from_weights
+from sightline.training.run_model import take_best
 from sightline.training.validation import divide
-from sightline.workspace import MODEL
-
-LOCK = ".lock"
-IDENTITY = "identity.txt"
-"""In a run's directory: the name that its settings and dataset give it, whatever the user called it."""
+from sightline.workspace import LOCK, MODEL, writing_to
 
 
 @dataclass(frozen=True)
@@ -69,16 +62,6 @@ class RunResult:
     registered: str = ""
 
 
-def run_name(dataset: Dataset, config: Config) -> str:
-    """Names a run by what decides its outcome (of resolved settings): the same command again goes on with it."""
-    settings = {"train": config.train.model_dump(mode="json"), "augment": config.augment.model_dump(mode="json")}
-    # Weights count by their hash, wherever they lie.
-    for place_only in ("threads", "device", "weights", "checkpoint_every_s"):
-        settings["train"].pop(place_only)
-    identity = json.dumps([settings, dataset.info.content_hash], sort_keys=True)
-    return f"{dataset.info.name}-{config.train.model}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
-
-
 def train_run(
     dataset: Dataset,
     config: Config,
@@ -105,7 +88,10 @@ def train_run(
         if (idle := launcher.placement.workers - config.train.batch) > 0:
             watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
         check_training(config, launcher.placement, directory, parts.train, on_note=watcher.on_note)
-        _claim(directory, run_name(dataset, config), fresh=fresh)
+        if fresh:
+            tracker.abandon(directory)
+        if extended := claim(directory, dataset, config, fresh=fresh):
+            watcher.on_note(extended)
         torch.manual_seed(config.train.seed)
         model = _make_model(dataset, config, watcher)
         keeper = Keeper(_standing(directory), watcher)
@@ -117,7 +103,13 @@ def train_run(
             else:
                 outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
                 keeper.conclude(outcome)
-            info = _take_best(model, dataset, config, directory)
+            info = take_best(
+                model,
+                directory,
+                name=config.train.model,
+                classes=tuple(dataset.classes),
+                dataset=DatasetNote(name=dataset.info.name, content_hash=dataset.info.content_hash),
+            )
             draw = partial(
                 draw_predictions,
                 model,
@@ -173,8 +165,10 @@ def _standing(directory: Path) -> Progress:
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
     """Hold the run against a second command; the lock goes with the process, however that ends."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / LOCK, "w") as lock:
+    with writing_to(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = open(directory / LOCK, "w")  # noqa: SIM115
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -182,24 +176,6 @@ def _alone_in(directory: Path) -> Iterator[None]:
                 f"run {directory.name!r} is being trained by another process: wait for it, or give another --name"
             ) from None
         yield
-
-
-def _claim(directory: Path, identity: str, *, fresh: bool) -> None:
-    """Make the run's directory, or find it; one that holds another run under the same name is refused."""
-    note = directory / IDENTITY
-    if fresh:
-        for place in directory.iterdir():
-            if place.is_dir():
-                shutil.rmtree(place, ignore_errors=True)
-            elif place.name != LOCK:
-                place.unlink()
-    elif note.is_file() and (found := note.read_text("utf-8").strip()) not in (identity, ""):
-        raise ConfigError(
-            f"run {directory.name!r} has other settings or another dataset (it is {found}, this would be {identity}): "
-            "give --fresh to start it anew, or another --name"
-        )
-    directory.mkdir(parents=True, exist_ok=True)
-    note.write_text(identity + "\n", "utf-8")
 
 
 def _make_model(dataset: Dataset, config: Config, watcher: Watcher) -> Detector:
@@ -215,23 +191,3 @@ def _check(dataset: Dataset, config: Config) -> None:
     if task != dataset.info.task:
         wanted = f"a classifier ({', '.join(CLASSIFIERS)})" if task == "detection" else "a detector such as nano"
         raise ConfigError(f"dataset {dataset.info.name!r} is for {dataset.info.task}: take {wanted} with --model")
-
-
-def _take_best(model: Detector, dataset: Dataset, config: Config, directory: Path) -> ModelInfo:
-    """Put the best weights of a run into the model, and say what it is now."""
-    best = CheckpointDirectory(directory / BEST).load_latest()
-    assert best is not None, "a run that ended has scored at least once"
-    model.load_state_dict(best.ema or best.weights)
-    # Its own scores: a kill between the best model and the next checkpoint leaves one that the run does not remember.
-    noted = Progress(**best.progress)
-    scores = noted.history[-1]
-    return describe(
-        model,
-        name=config.train.model,
-        classes=tuple(dataset.classes),
-        score_threshold=scores.get("score_threshold"),
-        metrics=scores,
-        per_class=noted.best_classes,
-        dataset=DatasetNote(name=dataset.info.name, content_hash=dataset.info.content_hash),
-        run=RunNote(name=directory.name, run_id=noted_run(directory)),
-    )

@@ -104,6 +104,11 @@ class Timing:
         return sum(self.seconds[name] for name in TRAINING)
 
     @property
+    def total_s(self) -> float:
+        """Of the whole run: training, evaluation and checkpoints, without the pauses between processes."""
+        return sum(self.seconds.values())
+
+    @property
     def images_per_s(self) -> float:
         """Images trained on in a second of training."""
         return self.images / self.training_s if self.training_s else 0.0

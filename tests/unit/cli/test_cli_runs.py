@@ -35,6 +35,7 @@ def test_wrong_usage_is_one_sentence(tmp_path: Path) -> None:
         (["compare", "a"], 2, "needs two runs"),
         (["compare", "a", "b"], 3, "there is no run 'a'"),
         (["a", "b"], 2, "sightline runs compare a b"),
+        (["a"], 2, "`sightline report a` writes a page about a run"),
     ):
         done = sightline("runs", *arguments, cwd=tmp_path)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def test_train_stop_go_on_and_evaluate(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(60) == 143
     assert "the same command goes on from here" in rest
+    stopped = next((tmp_path / "sightline-workspace" / "runs").iterdir()).name
+    done = sightline("evaluate", stopped, "shapes", "--split", "train", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "is unfinished (epoch" in done.stdout
 
     done = sightline(*command, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -73,6 +78,32 @@ def test_boards_in_the_form_of_deeppcb(tmp_path: Path) -> None:
     dataset = json.loads((tmp_path / "sightline-workspace/datasets/boards/dataset.json").read_text())
     assert len(lines["map"]) == len(lines["f"]) == dataset["splits"]["train"]["images"]
     assert all(set(lines["f"][name]) <= set(lines["map"][name]) for name in lines["map"])
+
+
+def test_a_read_only_workspace_is_named(tmp_path: Path, read_only: Path) -> None:
+    assert sightline("synth", "shapes", "--images", "8", cwd=tmp_path).returncode == 0
+    dataset = str(tmp_path / "sightline-workspace" / "datasets" / "shapes")
+    for workspace in (read_only, read_only / "new"):
+        done = sightline("train", dataset, *SMALL, "--workspace", str(workspace), cwd=tmp_path)
+        said = " ".join(done.stderr.split())
+        assert (done.returncode, "bug" in said) == (3, False), said
+        assert f"cannot write to '{read_only}'" in said
+        assert "give another place with --workspace" in said
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A directory that nobody can write to; root can write to all but a read-only file system."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    if os.geteuid():
+        place.chmod(0o555)
+        yield place
+        return
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(place)], capture_output=True).returncode:
+        pytest.skip("root may not mount here, and permissions do not stop it")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_errors_are_one_sentence(tmp_path: Path) -> None:

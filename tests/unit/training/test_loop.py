@@ -25,10 +25,11 @@ from sightline.models.bundle import open_bundle
 from sightline.models.nano import NanoDetector
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.ema import MovingAverage
+from sightline.training.identity import run_name
 from sightline.training.job import Watcher
 from sightline.training.loop import Progress, Stopped
 from sightline.training.precision import Precision
-from sightline.training.run import run_name, train_run
+from sightline.training.run import train_run
 from sightline.training.schedule import learning_rate
 
 

@@ -13,6 +13,7 @@ from sightline.config import load_config
 from sightline.tracking.tracker import RunFacts, Untracked
 from sightline.training.job import Watcher
 from sightline.training.loop import Stopped
+from sightline.training.record import _by_class
 from sightline.training.run import train_run
 from sightline.training.step_log import StepLog
 from sightline.training.timing import PARTS, TimedCollective, Timing
@@ -130,6 +131,19 @@ def test_a_run_tells_everything_over_a_stop(tmp_path: Path, kind: Any, model: st
     assert told.logged["run/best_score"][result.steps] == result.best_score
     assert {f"time/{name}_s" for name in PARTS} <= told.logged.keys()
     assert told.logged["run/peak_memory_mb"][result.steps] > 100
+    total = sum(told.logged[f"time/{name}_s"][result.steps] for name in PARTS)
+    assert told.logged["time/total_s"][result.steps] == pytest.approx(total)
+    figure = "ap50" if score == "map50" else "f1"
+    by_class = {name.removeprefix(f"class/{figure}/") for name in told.logged if name.startswith(f"class/{figure}/")}
+    assert by_class
+    assert by_class <= set(dataset.classes)
+    assert {name.partition(".")[0] for name in told.facts[0].settings} == {
+        "decode",
+        "loader",
+        "augment",
+        "train",
+        "workers",
+    }
     facts = told.facts[-1]
     assert facts.settings["train.model"] == model
     assert facts.settings["train.lr"] == {"nano": "0.002", "mobilenet": "0.001"}[model]
@@ -143,6 +157,14 @@ def test_a_run_tells_everything_over_a_stop(tmp_path: Path, kind: Any, model: st
     timing = json.loads((directory / "timing.json").read_text())
     assert timing["images"] == 2 * dataset.info.splits["train"].images
     assert "hunter2" not in (directory / "config.json").read_text()
+
+
+def test_names_of_classes_become_names_of_metrics() -> None:
+    """MLflow takes letters, digits and some signs; what is left equal is told apart by its number."""
+    classes = ("open", "a/b", "a&b", "../up", "ünï 图", "?")
+    found = _by_class({f"ap/{index}": index / 10 for index in range(6)}, classes)
+    names = ["open", "a_b-1", "a_b-2", "_up", "ünï 图", "_"]
+    assert found == {f"class/ap/{name}": index / 10 for index, name in enumerate(names)}
 
 
 def test_an_error_ends_a_run_as_failed(tmp_path: Path) -> None:

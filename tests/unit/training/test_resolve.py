@@ -15,8 +15,8 @@ from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import FAMILIES, make_model
 from sightline.models.weights import cached_file
 from sightline.training import precision
+from sightline.training.identity import run_name
 from sightline.training.resolve import resolve_training, start_from_weights
-from sightline.training.run import run_name
 from sightline.workspace import Workspace
 
 
