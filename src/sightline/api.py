@@ -190,7 +190,7 @@ def train(
     from sightline.training.launch import joined_rank
     from sightline.training.preflight import check_cores
     from sightline.training.resolve import resolve_training
-    from sightline.training.run import train_run
+    from sightline.training.run import follow_run, train_run
 
     opened = open_dataset(dataset, workspace=workspace)
     spread = {"count": settings.pop("workers", None), "oversubscribe": settings.pop("oversubscribe", None)}
@@ -198,21 +198,21 @@ def train(
         raise ConfigError(f"--register {register} keeps the model in MLflow, and --no-track keeps nothing there")
     config = _with_settings(config, "workers", {key: value for key, value in spread.items() if value is not None})
     config = _with_settings(config, "train", settings)
-    check_cores(config)  # Before weights are downloaded.
-    config, notes = resolve_training(config, opened, workspace=Workspace.find(workspace))
     given: dict[str, Any] = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop}
     given |= {"on_note": on_note, "on_workers": on_workers}
     watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
+    runs = Workspace.find(workspace).runs
+    if joined_rank() > 0:
+        return follow_run(opened, config, runs, name=name, watcher=watcher)
+    check_cores(config)  # Before weights are downloaded.
+    config, notes = resolve_training(config, opened, workspace=Workspace.find(workspace))
     for note in notes:
         watcher.on_note(note)
-    runs = Workspace.find(workspace).runs
     directory = runs / (check_name(name) if name else choose_name(runs, opened, config))
-    if joined_rank() == 0:
-        check_writable(directory)
-        Workspace.find(workspace).make()
-    tracker = open_tracker(config.tracking, Workspace.find(workspace).root) if joined_rank() == 0 else None
+    check_writable(directory)
+    tracker = open_tracker(config.tracking, Workspace.find(workspace).make().root)
     result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
-    if register is None or joined_rank() > 0:
+    if register is None:
         return result
     try:
         kept = keep(str(directory.resolve()), name=register, workspace=workspace, config=config)

@@ -123,6 +123,7 @@ def work(
     if before not in ("", precision):
         desk.tell("note", f"goes on in {precision}, which all of these workers are quick in; it was {before} before")
     trainer.progress.precision = precision
+    trainer.progress.workers, trainer.progress.threads = collective.size, torch.get_num_threads()
     desk.tell("ready", (trainer.progress, trainer.seconds))
     return Outcome(trainer.run(), trainer.seconds, resumed_at)
 

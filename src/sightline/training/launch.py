@@ -107,18 +107,20 @@ class JoinedLauncher:
 
     def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
         """Train to the end."""
-        return train_joined(job, Desk.in_directory(directory, keeper.hear, keeper.should_stop))
+        outcome, _ = train_joined(job, Desk.in_directory(directory, keeper.hear, keeper.should_stop))
+        return outcome
 
 
-def train_joined(job: Job, desk: Desk) -> Outcome:
-    """Work among processes that another launcher started, as the environment says; all as rank 0 has resolved it."""
+def train_joined(job: Job, desk: Desk) -> tuple[Outcome, Job]:
+    """Work among processes that another launcher started, as the environment says; all do the job of rank 0."""
     here, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     device, backend = place_worker(job.config.train.device, local_rank=local_rank, workers_here=here)
     try:
         with joined(backend, activity=desk.activity) as collective:
-            outcome = work(_as_rank_0(job, collective), collective, desk, workers_here=here, device=device)
+            job = _as_rank_0(job, collective)
+            outcome = work(job, collective, desk, workers_here=here, device=device)
             collective.barrier()
-            return outcome
+            return outcome, job
     except LostWorkers as error:
         raise TrainingError(f"another worker was lost, and torchrun begins again if it may: {error}") from error
 

@@ -35,6 +35,8 @@ class Progress:
         best_classes: Figures of single classes in the best epoch, named `FIGURE/INDEX OF THE CLASS`.
         history: Scores of every evaluation, without those of single classes.
         precision: The numbers in which the workers compute, as they have agreed.
+        workers: How many there are.
+        threads: Of each worker; sums depend on them to the last bit.
     """
 
     epoch: int = 0
@@ -46,6 +48,8 @@ class Progress:
     best_classes: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     precision: str = ""
+    workers: int = 0
+    threads: int = 0
 
     def ended(self, epochs: int) -> bool:
         """Whether nothing is left to do."""

@@ -11,6 +11,7 @@ from sightline.config import Config
 from sightline.data.parallel import num_cores
 from sightline.tracking.machine import Placement
 from sightline.training.devices import plan_devices
+from sightline.training.loop import Progress
 from sightline.training.precision import num_gpus
 
 _IGNORED = 0.25
@@ -39,8 +40,10 @@ def threads_of(config: Config, workers_here: int) -> int:
     return config.train.threads or share_threads(num_cores(), workers_here)
 
 
-def settle_threads(config: Config, *, on_note: Callable[[str], None]) -> Config:
+def settle_threads(config: Config, before: Progress, *, on_note: Callable[[str], None]) -> Config:
     """The number of threads for workers on this machine, decided once so that workers that restart keep it.
+
+    A run that goes on with as many workers keeps it too: sums depend on it to the last bit.
 
     A core that another process keeps busy is left out: at the end of every parallel region all threads wait for the
     one that shares its core, for as long as the scheduler lets the other process run.
@@ -48,6 +51,8 @@ def settle_threads(config: Config, *, on_note: Callable[[str], None]) -> Config:
     if config.train.threads:
         return config
     cores, workers = num_cores(), config.workers.count
+    if before.threads and before.workers == workers and before.threads <= cores:
+        return config.model_copy(update={"train": config.train.model_copy(update={"threads": before.threads})})
     busy = busy_cores()
     threads = share_threads(cores, workers, machine_cores=os.cpu_count() or cores, busy=busy)
     if threads < share_threads(cores, workers):

@@ -27,6 +27,7 @@ CONFIG, MACHINE, SCORES, CURVE, PREDICTIONS = (
     "learning-curve.png",
     "predictions",
 )
+_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
 _MAX_POINTS = 5000
 """Points of a curve: of a longer run every second, third, … step is noted."""
 _SETTINGS = {"decode", "loader", "augment", "train", "workers"}
@@ -172,8 +173,10 @@ class RunRecord:
     def _costs(self) -> dict[str, float]:
         seconds = {f"time/{name}_s": value for name, value in self._timing.seconds.items()}
         memory = {f"run/{name}": value for name, value in self._run.memory.items()}
+        precision = self._run.progress.precision
         return {
             "run/images_per_s": self._timing.images_per_s,
+            **({"run/precision_bits": float(_BITS[precision])} if precision else {}),
             **memory,
             **seconds,
             "time/total_s": self._timing.total_s,

@@ -18,10 +18,10 @@ from sightline.models.factory import CLASSIFIERS, family_of, make_model
 from sightline.models.info import DatasetNote
 from sightline.tracking.tracker import Tracker, Untracked
 from sightline.training.checkpoint import CheckpointDirectory
-from sightline.training.identity import claim
+from sightline.training.identity import claim, run_name, standing
 from sightline.training.job import CHECKPOINTS, Desk, Job, Outcome, Watcher
 from sightline.training.keeper import Keeper
-from sightline.training.launch import is_joined, joined_rank, open_launcher, pick_launcher, train_joined
+from sightline.training.launch import is_joined, open_launcher, pick_launcher, train_joined
 from sightline.training.loop import Progress
 from sightline.training.pictures import draw_predictions, save_with_card
 from sightline.training.placement import settle_threads
@@ -76,10 +76,9 @@ def train_run(
     check_cores(config)
     config, _ = resolve_training(config, dataset)
     _check(dataset, config)
-    if joined_rank() > 0:
-        return _follow(dataset, config, directory, watcher)
     if pick_launcher(config.workers) in ("inline", "local"):
-        config = settle_threads(config, on_note=watcher.on_note)
+        before = Progress() if fresh else standing(directory)
+        config = settle_threads(config, before, on_note=watcher.on_note)
     parts = divide(dataset, config.train)
     watcher.on_note(f"validation: {parts.reason}")
     with _alone_in(directory), open_launcher(config) as launcher:
@@ -130,11 +129,17 @@ def train_run(
     )
 
 
-def _follow(dataset: Dataset, config: Config, directory: Path, watcher: Watcher) -> RunResult:
-    """Work as one of the others that torchrun started; rank 0 keeps the run and tells of it."""
-    outcome = train_joined(Job(dataset, config, None), Desk(should_stop=watcher.should_stop))
-    model = make_model(config.train.model, num_classes=len(dataset.classes), size=config.train.size)
-    return _result(directory, model, outcome)
+def follow_run(dataset: Dataset, config: Config, runs: Path, *, name: str | None, watcher: Watcher) -> RunResult:
+    """Work as rank 1 or higher of processes that another launcher started; rank 0 resolves, keeps and reports the run.
+
+    Args:
+        runs: The directory of runs.
+        name: Of the run, if the user gave one.
+    """
+    outcome, job = train_joined(Job(dataset, config, None), Desk(should_stop=watcher.should_stop))
+    train = job.config.train
+    model = make_model(train.model, num_classes=len(dataset.classes), size=train.size)
+    return _result(runs / (name or run_name(dataset, job.config)), model, outcome)
 
 
 def _result(directory: Path, model: Detector, outcome: Outcome) -> RunResult:
