@@ -245,6 +245,15 @@ def test_a_full_disk(
         subprocess.run(["umount", tmp_path], check=True)
 
 
+def test_a_long_temporary_directory(workspace: Path, tmp_path: Path) -> None:
+    """No socket has a path below it: the system allows those about a hundred characters."""
+    long = tmp_path / ("x" * 60) / ("y" * 60)
+    long.mkdir(parents=True)
+    command = Command(workspace, "long", "--workers", "2")
+    command.start(TMPDIR=str(long)).finish()
+    assert list(long.iterdir()) == []
+
+
 def test_under_a_plain_torchrun(workspace: Path, undisturbed: dict[str, torch.Tensor]) -> None:
     command = Command(workspace, "plain", "--verify")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
