@@ -117,7 +117,10 @@ class _Attempt:
             SightlineError: A worker failed in a way that would not be better the next time.
         """
         for rank in range(self._size):
-            self._workers.append(self._start(rank))
+            try:
+                self._workers.append(self._start(rank))
+            except OSError as error:
+                raise TrainingError(f"cannot start worker {rank} of {self._size}: {error}") from error
         while self._running() and not self.lost and self._error is None:
             self._poll()
             self._supervise()
@@ -135,7 +138,8 @@ class _Attempt:
         for worker in self._workers:
             self._kill(worker)
         for worker in self._workers:
-            worker.process.wait()
+            with suppress(subprocess.TimeoutExpired):  # It waits for a disk, and ends before it runs again.
+                worker.process.wait(_END_S)
             worker.connection.close()
             os.close(worker.lifeline)
 
