@@ -7,9 +7,10 @@ image that does not decode, is not tried again: that is the caller's to tell apa
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
@@ -34,6 +35,11 @@ class RetryPolicy:
             what: What is tried, for the log.
             passes: Whether an error may pass by itself; any other is raised at once.
         """
+        failed: list[float] = []
+
+        def is_over(state: RetryCallState) -> bool:
+            failed.append(monotonic())
+            return failed[-1] - failed[0] >= self.give_up_after_s
 
         def log(state: RetryCallState) -> None:
             assert state.outcome is not None
@@ -42,7 +48,7 @@ class RetryPolicy:
         retrying = Retrying(
             retry=retry_if_exception(passes),
             wait=wait_random_exponential(multiplier=0.1, max=self.max_wait_s),
-            stop=stop_after_delay(self.give_up_after_s),
+            stop=is_over,  # Not tenacity's own, which counts from the first call: that may hang before it fails.
             before_sleep=log,
             reraise=True,
         )

@@ -1,6 +1,7 @@
 """What may pass by itself is tried again, and only that."""
 
 import logging
+import time
 
 import pytest
 
@@ -38,6 +39,17 @@ def test_a_failure_that_persists_is_raised_as_it_is() -> None:
     with pytest.raises(OSError, match=r"^\d+$"):
         RetryPolicy(give_up_after_s=0.2, max_wait_s=0.01).call(flaky, what="reading", passes=passes)
     assert flaky.calls > 2
+
+
+def test_a_call_that_takes_long_to_fail_is_tried_again() -> None:
+    """Time counts from the first failure: a mount may take minutes to give up."""
+    flaky = Flaky(OSError("EIO"))
+
+    def slow() -> str:
+        time.sleep(0.1 if flaky.errors else 0)
+        return flaky()
+
+    assert RetryPolicy(give_up_after_s=0.05, max_wait_s=0.01).call(slow, what="reading", passes=passes) == "read"
 
 
 def test_what_cannot_pass_is_raised_at_once() -> None:

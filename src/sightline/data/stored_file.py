@@ -53,9 +53,9 @@ class StoredFile(io.RawIOBase):
         place = f"{self._folder.location}/{self._name}"
         try:
             return STORAGE_RETRY.call(lambda: self._use(use), what=f"reading {place}", passes=self._may_pass)
-        except FileNotFoundError as error:
-            raise DamagedError(f"{place} is not the file that was written: it is missing") from error
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._sees_folder():
+                raise DamagedError(f"{place} is not the file that was written: it is missing") from error
             raise StorageError(
                 f"{place} could not be read for {STORAGE_RETRY.give_up_after_s:g} s: {error}. When it can be read "
                 "again, run the same command"

@@ -140,13 +140,16 @@ def load_checkpoint(place: Path) -> Checkpoint:
     """
     verify_manifest(place)
     ema, seen = place / "ema.safetensors", place / "seen.json"
-    return Checkpoint(
-        weights=load_file(place / "weights.safetensors"),
-        ema=load_file(ema) if ema.exists() else None,
-        optimizer=_load_tensors(place / "optimizer.pt"),
-        progress=json.loads((place / "progress.json").read_text("utf-8")),
-        seen=json.loads(seen.read_text("utf-8")) if seen.exists() else [],
-    )
+    try:
+        return Checkpoint(
+            weights=load_file(place / "weights.safetensors"),
+            ema=load_file(ema) if ema.exists() else None,
+            optimizer=_load_tensors(place / "optimizer.pt"),
+            progress=json.loads((place / "progress.json").read_text("utf-8")),
+            seen=json.loads(seen.read_text("utf-8")) if seen.exists() else [],
+        )
+    except (OSError, SafetensorError) as error:  # A run that is training has removed it meanwhile.
+        raise DamagedError(f"{str(place)!r} cannot be read: {error}") from error
 
 
 def _load_tensors(file: Path) -> dict[str, Any]:

@@ -96,7 +96,10 @@ def _epochs_to_extend(run: Path, dataset: Dataset, config: Config) -> int:
     epochs = read_json(run / CONFIG).get("train", {}).get("epochs", 0)
     asked = config.train.epochs
     shorter = config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
-    if not 0 < epochs <= asked or read_identity(run) != run_name(dataset, shorter):
+    known = read_identity(run)
+    if known == run_name(dataset, config):
+        return int(asked)  # An extension that ended before its settings were written.
+    if not 0 < epochs <= asked or known != run_name(dataset, shorter):
         return 0
     return int(epochs) if epochs == asked or standing(run).ended(epochs) else 0
 

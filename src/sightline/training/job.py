@@ -106,6 +106,7 @@ def work(
     """
     settings, device = job.config.train, device or pick_device(job.config.train.device)
     torch.set_num_threads(threads_of(job.config, workers_here))
+    desk.activity.on_gpu = device.type == "cuda"
     model = make_model(settings.model, num_classes=len(job.dataset.classes), size=settings.size)
     if collective.rank == 0 and job.weights is not None:
         model.load_state_dict(job.weights)

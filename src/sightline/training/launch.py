@@ -113,11 +113,11 @@ class JoinedLauncher:
 
 def train_joined(job: Job, desk: Desk) -> tuple[Outcome, Job]:
     """Work among processes that another launcher started, as the environment says; all do the job of rank 0."""
-    here, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    here, local_rank = _local_workers(os.environ)
     device, backend = place_worker(job.config.train.device, local_rank=local_rank, workers_here=here)
     try:
         with joined(backend, activity=desk.activity) as collective:
-            job = _as_rank_0(job, collective)
+            job = _as_rank_0(job, collective, place=f"{device.type} over {backend}")
             outcome = work(job, collective, desk, workers_here=here, device=device)
             collective.barrier()
             return outcome, job
@@ -125,13 +125,29 @@ def train_joined(job: Job, desk: Desk) -> tuple[Outcome, Job]:
         raise TrainingError(f"another worker was lost, and torchrun begins again if it may: {error}") from error
 
 
-def _as_rank_0(job: Job, collective: Collective) -> Job:
-    """The job with rank 0's settings: what was left open depends on what a machine has, and must not differ."""
-    own = job.dataset.info.content_hash
-    settings, wanted = broadcast_tree(collective, (job.config.model_dump(mode="json"), own))
-    if any(collective.gather(own != wanted)):
-        raise TrainingError(
-            f"rank {collective.rank} has dataset {job.dataset.info.name!r} with content {own[:12]}, rank 0 has "
-            f"{wanted[:12]}: give all workers the same dataset"
+def _local_workers(environment: Mapping[str, str]) -> tuple[int, int]:
+    """How many workers this machine has, and which of them this process is."""
+    local_rank, here = int(environment.get("LOCAL_RANK", "0")), environment.get("LOCAL_WORLD_SIZE")
+    if local_rank and here is None:
+        raise ConfigError(
+            f"LOCAL_RANK is {local_rank}, and LOCAL_WORLD_SIZE, the number of workers on this machine, is not set: set "
+            "it as torchrun does"
         )
+    return int(here or 1), local_rank
+
+
+def _as_rank_0(job: Job, collective: Collective, *, place: str) -> Job:
+    """The job with rank 0's settings: what was left open depends on what a machine has, and must not differ.
+
+    Args:
+        place: What this worker computes on, and how it communicates.
+    """
+    dataset = job.dataset.info
+    settings = broadcast_tree(collective, job.config.model_dump(mode="json"))
+    for what, values in (
+        ("the content of the dataset", collective.gather(f"{dataset.name} ({dataset.content_hash[:12]})")),
+        ("the device and backend", collective.gather(place)),
+    ):
+        if others := [f"rank {rank}: {value}" for rank, value in enumerate(values) if value != values[0]]:
+            raise TrainingError(f"{what} must be the same on all workers; rank 0: {values[0]}, {', '.join(others[:8])}")
     return replace(job, config=Config.model_validate(settings))

@@ -66,6 +66,8 @@ class LocalLauncher:
                     attempt.close()
                 if outcome is not None:
                     return outcome
+                if keeper.should_stop():
+                    raise Stopped
                 failures, saves = (failures + 1 if keeper.saves == saves else 1), keeper.saves
                 if failures > RESTARTS:
                     raise TrainingError(
@@ -145,10 +147,15 @@ class _Attempt:
 
     def _start(self, rank: int) -> _Worker:
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(True)  # Whatever default timeout a program has set.
         reads, writes = os.pipe()
         log = self._directory / LOGS / f"rank-{rank}.log"
-        command = [sys.executable, "-m", "sightline.training.local_worker", str(self._directory), str(rank)]
-        with ExitStack() as opened:
+        # -P: no module that lies in the current directory is imported in place of another.
+        command = [sys.executable, "-P", "-m", "sightline.training.local_worker", str(self._directory), str(rank)]
+        with ExitStack() as opened, ExitStack() as kept:
+            kept.enter_context(ours)
+            kept.callback(os.close, writes)
             opened.callback(os.close, reads)
             opened.enter_context(theirs)
             output = opened.enter_context(open(log, "ab"))
@@ -161,6 +168,7 @@ class _Attempt:
                 pass_fds=(theirs.fileno(), reads),
                 start_new_session=True,  # Ctrl-C is for the driver, which asks its workers to stop.
             )
+            kept.pop_all()
         worker = _Worker(rank, process, Connection(ours.detach()), writes, log)
         threading.Thread(target=self._listen, args=(worker,), daemon=True, name=f"sightline-rank-{rank}").start()
         return worker
@@ -168,14 +176,19 @@ class _Attempt:
     def _listen(self, worker: _Worker) -> None:
         """Put what a worker says into the inbox, until its end; in a thread, for a worker may stop in mid-message."""
         job = self._job if worker.rank == 0 else replace(self._job, weights=None)
-        with suppress(OSError, EOFError):
+        try:
             # Plain pickle: a connection's own would pass tensors by handles of this process.
             worker.connection.send_bytes(pickle.dumps(WorkerStart(job, self._size, self._store)))
             while True:
                 self._inbox.put((worker, *worker.connection.recv()))
-        self._inbox.put((worker, "gone", None))
+        except (OSError, EOFError):
+            pass  # Its process has ended.
+        finally:
+            self._inbox.put((worker, "gone", None))
 
     def _running(self) -> bool:
+        if self._over_since and time.monotonic() - self._over_since > 2 * _END_S:
+            return False
         return any(worker.last_word != "gone" for worker in self._workers)
 
     def _poll(self) -> None:
@@ -247,6 +260,8 @@ class _Attempt:
         self._keeper.note(f"worker {worker.rank} {what}: ended")
         worker.heard, worker.ended_by_us = time.monotonic(), True
         self._kill(worker)
+        # Not only when its end is seen: a process that waits for a disk in the kernel may outlive its signal.
+        self.lost = self.lost or f"worker {worker.rank} was lost"
 
     def _kill(self, worker: _Worker) -> None:
         if worker.process.poll() is None:

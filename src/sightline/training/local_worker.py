@@ -6,8 +6,10 @@ driver (a heartbeat every second, and from rank 0 everything that happens), and 
 
 import os
 import pickle
+import signal
 import sys
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from sightline.training.job import Job
 
 BEAT_S = 1.0
+_TERMINATE_S = 5.0
+"""After SIGTERM a worker waits this long for the driver's request to stop: schedulers signal all processes of a job."""
 LOST = 75
 """Exit code of a worker that lost its peers; the driver starts all of them again."""
 
@@ -46,6 +50,7 @@ class DriverConnection:
         self._connection = Connection(descriptor)
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._terminated: float | None = None
         self.activity = Activity()
         self.start: WorkerStart = pickle.loads(self._connection.recv_bytes())
         self.stopping = self._stop.is_set
@@ -56,6 +61,10 @@ class DriverConnection:
         with self._lock:
             self._connection.send((kind, content))
 
+    def terminate(self, *_: Any) -> None:
+        """Handle SIGTERM: end, unless the driver wants the run to be saved first."""
+        self._terminated = self._terminated or time.monotonic()
+
     def _beat(self) -> None:
         from sightline.training.timing import peak_memory
 
@@ -65,6 +74,8 @@ class DriverConnection:
                 if self._connection.poll(BEAT_S):
                     self._connection.recv()  # The driver sends nothing but the request to stop.
                     self._stop.set()
+                if self._terminated and time.monotonic() - self._terminated > _TERMINATE_S and not self.stopping():
+                    os._exit(128 + signal.SIGTERM)
         except (OSError, EOFError):
             os._exit(LOST)  # The driver is gone.
 
@@ -83,6 +94,7 @@ def main() -> None:
     from sightline.training.loop import Stopped
 
     driver = DriverConnection(messages)
+    signal.signal(signal.SIGTERM, driver.terminate)
     try:
         _work(driver, directory, rank)
     except LostWorkers as error:

@@ -110,7 +110,8 @@ def worker_memory(model: ModelMemory, train: TrainConfig, *, workers: int, on_gp
     waiting = 2 * share * model.pixels
     if on_gpu:
         return _WORKSPACE + copies + waiting
-    activations = model.activations * at_once // (1 if train.precision == "float32" else 2)
+    # Workers decide later what `auto` means.
+    activations = model.activations * at_once // (2 if train.precision in ("bfloat16", "float16") else 1)
     gradients = 2 * model.trained if workers > 1 else model.trained  # Joined into one message.
     return _WORKSPACE + checkpoint_bytes(model, train) + copies + gradients + activations * 5 // 4 + waiting
 

@@ -111,7 +111,8 @@ def joined(
         yield ProcessGroup(activity)
         return
     meeting: dict[str, Any] = {"store": store, "rank": rank, "world_size": size} if store else _of_torchrun(os.environ)
-    with losses_named():
+    activity = activity or Activity()
+    with activity.waiting(), losses_named():
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, **meeting)
     try:
         yield ProcessGroup(activity)

@@ -136,21 +136,21 @@ def work_on_ray(settings: dict[str, Any]) -> None:
     rank = context.get_world_rank()
     if ray.get(post.is_over.remote()):
         return
-    job = replace(job, dataset=within_reach(job.dataset, _Files(post)))
     stop, desk = threading.Event(), Desk()
     threading.Thread(
         target=_beat, args=(post, rank, desk.activity, stop), daemon=True, name="sightline-heartbeat"
     ).start()
     desk.should_stop = stop.is_set
     if rank == 0:
-        job = replace(job, weights=ray.get(settings["weights"][0]))
         desk.checkpoints, desk.best = _Store(post, CHECKPOINTS), _Store(post, BEST)
         desk.tell = lambda *told: post.tell.remote(0, *told)
-    device = pick_device(job.config.train.device)
     size = context.get_world_size()
     try:
+        weights = ray.get(settings["weights"][0]) if rank == 0 else None
+        job = replace(job, weights=weights, dataset=within_reach(job.dataset, _Files(post)))
+        device = pick_device(job.config.train.device)
         with (
-            _meeting(context) as store,
+            _meeting(context, desk.activity) as store,
             joined(settings["backend"], store, rank=rank, size=size, activity=desk.activity) as collective,
         ):
             outcome = work(job, collective, desk, device=device)
@@ -171,7 +171,7 @@ def work_on_ray(settings: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _meeting(context: Any) -> Iterator[Store]:
+def _meeting(context: Any, activity: Activity) -> Iterator[Store]:
     """Where the workers of this attempt join: a file on their node if they share one, else a port of rank 0's node."""
     rank, size = context.get_world_rank(), context.get_world_size()
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -179,7 +179,8 @@ def _meeting(context: Any) -> Iterator[Store]:
     bind_to_address("127.0.0.1" if one_node else address)
     with tempfile.TemporaryDirectory(prefix="sightline-") as private:
         served = serve_store(address, size) if rank == 0 and not one_node else None
-        where, port = broadcast_from_rank_zero((address, served.port) if served else (f"{private}/store", 0))
+        with activity.waiting():
+            where, port = broadcast_from_rank_zero((address, served.port) if served else (f"{private}/store", 0))
         yield served or (connect_store(where, port, size) if port else file_store(Path(where), size))
 
 
@@ -187,8 +188,9 @@ def _beat(post: Any, rank: int, activity: Activity, stop: threading.Event) -> No
     while True:
         try:
             reply: Reply = ray.get(post.beat.remote(rank, activity.beat(peak_memory())), timeout=_CONTACT_S)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            os._exit(LOST)  # The driver's actor is gone or cannot be reached.
+        except Exception:  # The driver's actor is gone or cannot be reached, and nobody would see this worker hang.
+            traceback.print_exc()
+            os._exit(LOST)
         if reply == "stop":
             stop.set()
         elif reply == "exit":

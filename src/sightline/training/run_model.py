@@ -39,7 +39,7 @@ def open_run_model(directory: Path, on_note: OnNote) -> Bundle | None:
         return None
     model, progress = directory / MODEL, standing(directory)
     epochs = int(read_json(directory / CONFIG).get("train", {}).get("epochs", 0))
-    if not progress.ended(epochs):
+    if progress.step and not progress.ended(epochs):
         on_note(
             f"run {directory.name!r} is unfinished (epoch {progress.epoch} of {epochs}): its best model so far is of "
             f"epoch {best['epoch']}"
@@ -52,7 +52,8 @@ def take_best(
     model: Detector, directory: Path, *, name: str, classes: tuple[str, ...], dataset: DatasetNote
 ) -> ModelInfo:
     """Put the best weights of a run into the model, and say what it is now."""
-    best = CheckpointDirectory(directory / BEST).load_latest()
+    stored = CheckpointDirectory(directory / BEST)
+    best = stored.load_latest() or stored.load_latest()  # A run that is training may have replaced it in between.
     if best is None:
         raise DamagedError(f"the best weights in {str(directory / BEST)!r} are damaged: give --fresh to train anew")
     model.load_state_dict(best.ema or best.weights)

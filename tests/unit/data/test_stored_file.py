@@ -64,7 +64,7 @@ def test_a_missing_file_is_damage_at_once() -> None:
     folder = FailingFolder(names=("manifest",))
     with pytest.raises(DamagedError, match="boards/file is not the file that was written: it is missing"):
         StoredFile(folder, "file", beside="manifest").read_at(4, 0)
-    assert folder.opened == 1, "the manifest was there, so nothing was tried again"
+    assert folder.opened == 2, "the manifest was there, so nothing was tried again"
 
 
 def test_a_folder_that_is_gone_may_come_back() -> None:
@@ -78,6 +78,11 @@ def test_a_folder_that_is_gone_may_come_back() -> None:
 
     file._may_pass = come_back  # type: ignore[method-assign]
     assert file.read_at(1, 0) == b"\x00"
+
+
+def test_a_folder_that_stays_away_is_no_damage() -> None:
+    with pytest.raises(StorageError, match="could not be read for 0.3 s"):
+        StoredFile(FailingFolder(names=()), "file", beside="manifest").read_at(1, 0)
 
 
 def test_arrow_reads_it_as_a_file() -> None:

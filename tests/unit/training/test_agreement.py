@@ -10,11 +10,11 @@ from together import Together, run_together
 
 import sightline
 from sightline.config import TrainConfig, load_config
-from sightline.errors import TrainingError
+from sightline.errors import ConfigError, TrainingError
 from sightline.training import job as job_module
 from sightline.training.collective import Alone
 from sightline.training.job import Job, agree_on_precision
-from sightline.training.launch import _as_rank_0
+from sightline.training.launch import _as_rank_0, _local_workers
 
 CPU = torch.device("cpu")
 
@@ -56,9 +56,8 @@ def test_all_workers_take_the_settings_of_rank_0(job: Job) -> None:
 
     def work(collective: Together) -> float | None:
         train = job.config.train.model_copy(update={"lr": 0.1 * (collective.rank + 1)})
-        return _as_rank_0(
-            replace(job, config=job.config.model_copy(update={"train": train})), collective
-        ).config.train.lr
+        own = replace(job, config=job.config.model_copy(update={"train": train}))
+        return _as_rank_0(own, collective, place="cpu over gloo").config.train.lr
 
     assert run_together(3, work) == [0.1, 0.1, 0.1]
 
@@ -68,7 +67,35 @@ def test_another_dataset_on_one_worker_is_refused(job: Job, tmp_path: Path) -> N
     other = sightline.open_dataset("shapes", workspace=tmp_path)
 
     def work(collective: Together) -> None:
-        _as_rank_0(replace(job, dataset=other) if collective.rank == 1 else job, collective)
+        _as_rank_0(replace(job, dataset=other) if collective.rank == 1 else job, collective, place="cpu over gloo")
 
-    with pytest.raises(TrainingError, match="give all workers the same dataset"):
+    with pytest.raises(TrainingError, match=r"the content of the dataset must be the same .* rank 1: shapes"):
         run_together(2, work)
+
+
+def test_another_backend_on_one_worker_is_refused(job: Job) -> None:
+    """The first sum of gradients would wait until a timeout."""
+
+    def work(collective: Together) -> None:
+        _as_rank_0(job, collective, place="cuda over nccl" if collective.rank else "cpu over gloo")
+
+    with pytest.raises(TrainingError, match=r"the device and backend must be the same .* rank 2: cuda over nccl"):
+        run_together(3, work)
+
+
+@pytest.mark.parametrize(
+    ("environment", "workers"),
+    [
+        ({}, (1, 0)),
+        ({"LOCAL_RANK": "0"}, (1, 0)),
+        ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, (4, 3)),
+        ({"LOCAL_RANK": "1"}, None),
+    ],
+)
+def test_workers_of_this_machine(environment: dict[str, str], workers: tuple[int, int] | None) -> None:
+    """Other launchers than torchrun may leave one of the variables out."""
+    if workers is None:
+        with pytest.raises(ConfigError, match="LOCAL_WORLD_SIZE, the number of workers on this machine, is not set"):
+            _local_workers(environment)
+    else:
+        assert _local_workers(environment) == workers

@@ -8,10 +8,10 @@ import torch
 import sightline
 from sightline.config import load_config
 from sightline.errors import ConfigError
-from sightline.training import process_group
+from sightline.training import precision
 from sightline.training.devices import backend_for, device_type, plan_devices
 from sightline.training.placement import local_placement
-from sightline.training.precision import num_gpus, pick_device
+from sightline.training.precision import pick_device, place_worker
 from sightline.training.resolve import resolve_training
 
 NCCL, SHARED = "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"
@@ -52,10 +52,11 @@ def test_backends() -> None:
 
 
 def test_workers_of_this_machine_decide_on_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun names their number."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(num_gpus() + 1))
-    assert process_group.backend_for(torch.device("cuda")) == SHARED
-    assert process_group.backend_for(torch.device("cpu")) == "gloo"
+    monkeypatch.setattr(precision, "num_gpus", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    assert place_worker("auto", local_rank=1, workers_here=2) == (torch.device("cuda:0"), SHARED)
+    assert place_worker("auto", local_rank=0, workers_here=1) == (torch.device("cuda:0"), NCCL)
+    assert place_worker("cpu", local_rank=1, workers_here=2) == (torch.device("cpu"), "gloo")
 
 
 def test_a_gpu_that_is_not_there() -> None:
@@ -67,12 +68,11 @@ def test_a_gpu_that_is_not_there() -> None:
 @without_gpu
 def test_a_setting_that_wants_a_gpu_where_there_is_none(tmp_path: Path) -> None:
     config = load_config(flags={"train": {"device": "cuda"}})
-    dataset = sightline.synth("shapes", "shapes", images=4, workspace=tmp_path)
-    opened = sightline.open_dataset(dataset.name, workspace=tmp_path)
+    sightline.synth("shapes", "shapes", images=4, workspace=tmp_path)
     for decide in (
         lambda: pick_device("cuda", index=0),
-        lambda: local_placement(config, workers=2, launcher="torchrun"),
-        lambda: resolve_training(config, opened),
+        lambda: local_placement(config, workers=2, launcher="local"),
+        lambda: sightline.train("shapes", config=config, workspace=tmp_path),
     ):
         with pytest.raises(ConfigError, match="torch finds no GPU"):
             decide()

@@ -28,6 +28,23 @@ def test_a_hang(phase: Phase, idle_s: float, waiting: bool, slowest_step_s: floa
     assert beat.hangs(30.0) is hangs
 
 
+def test_a_slow_step_is_measured_between_its_collectives() -> None:
+    """Not only after the last of them: the slowest part is what the next steps are compared with."""
+    activity = Activity()
+    activity.enter("step", step=1)
+    time.sleep(0.05)
+    with activity.waiting():
+        time.sleep(0.2)
+    activity.enter("data")
+    assert 0.05 <= activity.beat({}).slowest_step_s < 0.2
+
+
+def test_waiting_over_nccl_looks_like_work() -> None:
+    """The host goes on at once, and waits where it reads the sum."""
+    assert not Heartbeat(3, "step", 599, False, 0.1, {}, on_gpu=True).hangs(30.0)
+    assert Heartbeat(3, "step", 601, False, 0.1, {}, on_gpu=True).hangs(30.0)
+
+
 def test_what_a_heartbeat_says() -> None:
     activity = Activity()
     assert activity.beat({}).phase == "start"

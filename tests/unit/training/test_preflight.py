@@ -13,6 +13,7 @@ from sightline.errors import ConfigError
 from sightline.models.factory import make_model
 from sightline.tracking.machine import Placement
 from sightline.training import preflight
+from sightline.training.identity import run_name
 from sightline.training.preflight import (
     ModelMemory,
     check_cores,
@@ -21,7 +22,6 @@ from sightline.training.preflight import (
     measure_model,
     worker_memory,
 )
-from sightline.training.run import run_name
 
 MB = 1 << 20
 GIANT = 1 << 16

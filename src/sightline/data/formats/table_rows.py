@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sightline.data.plain_types import plain_batches
 from sightline.data.storage import Folder
 from sightline.errors import FormatError, MissingExtraError, StorageError
 
@@ -55,7 +56,7 @@ class FileTable:
         """Rows of every file in turn."""
         for file in self._files:
             try:
-                for batch in self._batches(file, columns):
+                for batch in plain_batches(self._batches(file, columns)):
                     yield from batch.to_pylist()
             except _UNREADABLE as error:
                 raise FormatError(f"{file!r} in {self._folder.location!r} cannot be read as a table: {error}") from None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sightline.data.plain_types import plain_batches
 from sightline.data.storage import Folder
 from sightline.errors import ImageError
 
@@ -53,7 +54,7 @@ class ParquetTable:
     def batches(self, group: int, columns: list[str], *, bounded: bool = False) -> Iterator[pa.RecordBatch]:
         """Streamed within the group."""
         rows = self._window_rows(group, columns) if bounded else 1 << 14
-        yield from self._parquet.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
+        yield from plain_batches(self._parquet.iter_batches(batch_size=rows, row_groups=[group], columns=columns))
 
     def _window_rows(self, group: int, columns: list[str]) -> int:
         info = self._parquet.metadata.row_group(group)
@@ -87,7 +88,7 @@ class IpcTable:
             self._readers[names] = pa.ipc.open_file(self._file, options=options)
         batch = self._readers[names].get_batch(group)
         batch.validate(full=True)
-        yield batch
+        yield from plain_batches([batch])
 
 
 def open_table(folder: Folder, file: str) -> TableFile:

@@ -9,6 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from builders import attempt, boxes_of, coco_json, details_of, png, rejects_of, run_python, voc_xml, write_tree
 
+from sightline.config import SourceConfig
+from sightline.detection.sources.factory import open_source
+from sightline.workspace import Workspace
+
 GOOD = {"good.png": png(), "good.xml": voc_xml([("a", 1, 2, 11, 12)])}
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
 BODY = "<annotation><object><name>{}</name></object></annotation>"
@@ -43,7 +47,7 @@ def test_xml(attack, tmp_path, ingest):
     text, reason = XML[attack]
     begin = time.monotonic()
     dataset = ingest(write_tree(tmp_path / "s", GOOD | {"x.png": png(seed=1), "x.xml": text}))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60, "it is refused at once; what an attack aims at takes hours"
     assert dataset.classes == ("a",)
     if reason:
         assert ("x.png", reason, "image rejected") in rejects_of(dataset)
@@ -155,6 +159,47 @@ class Evil:
         import os
 
         return os.system, ("touch PWNED",)
+
+
+class PickledScalar(pa.ExtensionScalar):
+    def as_py(self, **_):
+        return pickle.loads(self.value.as_py())
+
+
+class PickledType(pa.ExtensionType):
+    """As Ray's data library registers one when it is imported."""
+
+    def __init__(self):
+        super().__init__(pa.binary(), "test.pickled_object")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type, serialized):
+        return cls()
+
+    def __arrow_ext_scalar_class__(self):
+        return PickledScalar
+
+
+def test_cells_of_a_registered_extension_type_are_not_unpickled(tmp_path, ingest, monkeypatch):
+    """Its scalars unpickle themselves; images and classes are read as the bytes that are stored."""
+    monkeypatch.chdir(tmp_path)
+    pa.register_extension_type(PickledType())
+    try:
+        evil = pa.ExtensionArray.from_storage(PickledType(), pa.array([pickle.dumps(Evil())]))
+        good = pa.ExtensionArray.from_storage(PickledType(), pa.array([png()]))
+        nested = pa.ListArray.from_arrays([0, 1], evil)
+        table = pa.table({"image": good, "class": ["a"], "path": evil, "labels": nested})
+        pq.write_table(table, tmp_path / "t.parquet")
+        assert pq.read_schema(tmp_path / "t.parquet").field("path").type == PickledType()
+        assert len(ingest(tmp_path / "t.parquet", columns={"image": "image", "class": "class"})) == 1
+        source, _ = open_source(str(tmp_path / "t.parquet"), SourceConfig(image="image"), Workspace(tmp_path))
+        assert [source.read(item) for item in source.items()] == [png()]
+    finally:
+        pa.unregister_extension_type("test.pickled_object")
+    assert not list(tmp_path.rglob("PWNED"))
 
 
 def test_pickle_in_a_parquet_file_is_not_run(tmp_path, ingest, monkeypatch):

@@ -20,9 +20,12 @@ import pytest
 from source_builders import contents, opened, pngs, read, write_files
 
 import sightline
+from sightline.data import stored_file
 from sightline.detection.item import Source
+from sightline.detection.sources.dataset import DatasetSource
 from sightline.detection.sources.limited import Limited
-from sightline.errors import ImageError
+from sightline.errors import ImageError, StorageError
+from sightline.retry import RetryPolicy
 
 FILES = pngs(*(f"{folder}/{number:02}.png" for folder in "ab" for number in range(20)))
 NAMES, IMAGES = list(FILES), list(FILES.values())
@@ -187,11 +190,19 @@ def test_limit_takes_the_first(source):
     assert limited.name == f"{source.name} limit 3"
 
 
-def test_what_is_gone_is_an_image_error(source, tmp_path):
-    """Whatever happens to the files after they were listed, images are rejected and the worker lives on."""
+def test_what_is_gone_is_an_image_error(source, tmp_path, monkeypatch):
+    """Whatever happens to the files after they were listed, images are rejected and the worker lives on.
+
+    A dataset that is gone as a whole may come back, and is no fault of its images.
+    """
+    monkeypatch.setattr(stored_file, "STORAGE_RETRY", RetryPolicy(give_up_after_s=0.01, max_wait_s=0.01))
     copy, items = pickle.dumps(source), list(source.items())
     for path in sorted(tmp_path.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
+    if isinstance(source, DatasetSource):
+        with pytest.raises(StorageError, match="run the same command"):
+            pickle.loads(copy).read(items[0])
+        return
     found = [read(pickle.loads(copy), item) for item in items]
     if source.name.endswith(".tar.gz"):
         assert found == IMAGES  # What was unpacked is there as long as the driver is.
