@@ -81,7 +81,7 @@ def test_a_folder_that_is_gone_may_come_back() -> None:
 
 
 def test_a_folder_that_stays_away_is_no_damage() -> None:
-    with pytest.raises(StorageError, match="could not be read for 0.3 s"):
+    with pytest.raises(StorageError, match=r"could not be read for 0\.3 s"):
         StoredFile(FailingFolder(names=()), "file", beside="manifest").read_at(1, 0)
 
 
