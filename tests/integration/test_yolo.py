@@ -58,15 +58,21 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 
 
 @pytest.fixture(scope="module")
-def trained(commands: Commands) -> str:
-    """A run, after seeing that its training touched nothing else."""
+def ingested(commands: Commands) -> dict[str, str]:
+    """The dataset `shapes`, and the hashes of the files it was made of."""
     before = hashes(commands.root / "source")
     done = commands.run("ingest", "source", "--to", "shapes")
     assert done.returncode == 0, done.stderr
+    return before
+
+
+@pytest.fixture(scope="module")
+def trained(commands: Commands, ingested: dict[str, str]) -> str:
+    """A run, after seeing that its training touched nothing else."""
     settings = ["--set", "train.size=96", "--set", "train.threads=1", "--epochs", "2", "--batch", "6"]
     done = commands.run("train", "shapes", "--weights", "yolov8n.pt", "--workers", "2", "--verify", "--json", *settings)
     assert done.returncode == 0, done.stderr
-    assert hashes(commands.root / "source") == before
+    assert hashes(commands.root / "source") == ingested
     assert not commands.calls.exists(), commands.calls.read_text()
     assert [file for file in (commands.root / "home").rglob("*") if file.is_file()] == []
     assert (done.stdout + done.stderr).count(LICENCE) == 1
@@ -121,7 +127,7 @@ def test_a_file_of_ultralytics_becomes_a_bundle(commands: Commands) -> None:
     assert (commands.root / "imported" / "weights.safetensors").is_file()
 
 
-def test_a_hostile_file_is_refused_by_the_commands(commands: Commands) -> None:
+def test_a_hostile_file_is_refused_by_the_commands(commands: Commands, ingested: dict[str, str]) -> None:
     class Payload:
         def __reduce__(self) -> tuple[object, ...]:
             return os.system, (f"touch '{commands.root / 'marker'}'",)
