@@ -77,8 +77,7 @@ def choose(page: Page, label: str, option: str) -> None:
     settle(page)
 
 
-def figure(page: Page, label: str) -> str:
-    """What a number of the page shows."""
+def shows(page: Page, label: str, value: str) -> None:
+    """Wait until a number of the page shows this value."""
     metric = page.locator("[data-testid=stMetric]").filter(has=page.get_by_text(label, exact=True))
-    expect(metric).to_have_count(1)
-    return metric.locator("[data-testid=stMetricValue]").inner_text()
+    expect(metric.locator("[data-testid=stMetricValue]")).to_have_text(value)

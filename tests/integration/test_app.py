@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app_browser import browsing, choose, figure, open_page, serving, settle
+from app_browser import browsing, choose, open_page, serving, settle, shows
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
@@ -194,16 +194,16 @@ def test_a_job_is_browsed_filtered_and_exported(address: str, browser: Browser, 
     choose(page, "Job", "today")
     job = sightline.browse("today", workspace=workspace)
     totals = job.totals()
-    assert figure(page, "Images") == f"{totals.images:,}"
-    assert figure(page, "Detections") == f"{totals.detections:,}"
-    assert page.locator("[data-testid=stVegaLiteChart]").count() == 2
+    shows(page, "Images", f"{totals.images:,}")
+    shows(page, "Detections", f"{totals.detections:,}")
+    expect(page.locator("[data-testid=stVegaLiteChart]")).to_have_count(2)
     name = job.classes()[0].name
     page.get_by_label("Classes", exact=True).click()
     page.get_by_role("option", name=name, exact=True).click()
     page.keyboard.press("Escape")
     settle(page)
     selection = Selection(labels=(name,))
-    assert figure(page, "Detections") == f"{job.totals(selection).detections:,}"
+    shows(page, "Detections", f"{job.totals(selection).detections:,}")
     with page.expect_download() as download:
         page.get_by_role("button", name="Selection as CSV").click()
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
@@ -220,7 +220,7 @@ def test_two_models_are_compared_and_picks_exported(address: str, browser: Brows
     settle(page)
     compared = sightline.compare_images("boards/1", "boards/2", "boards", where="split='test'", workspace=workspace)
     differing = [one for one in compared.found if one.weight > 0]
-    assert figure(page, "They disagree on") == f"{len(differing):,}"
+    shows(page, "They disagree on", f"{len(differing):,}")
     expect(page.get_by_text(differing[0].uri.rpartition("/")[2]).last).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="Relabelling list").click()
@@ -232,12 +232,12 @@ def test_two_models_are_compared_and_picks_exported(address: str, browser: Brows
 def test_runs_and_data_are_shown(address: str, browser: Browser) -> None:
     page = open_page(browser, address + "runs")
     expect(page.get_by_text("first · nano on boards")).to_be_visible()
-    assert page.locator("[data-testid=stVegaLiteChart]").count() >= 1
+    expect(page.locator("[data-testid=stVegaLiteChart]").first).to_be_visible()
     page.get_by_role("link", name="Data").click()
     page.wait_for_selector("[data-testid=stMetric]")
     settle(page)
-    assert figure(page, "Images") == "40"
-    assert page.locator("[data-testid=stImage] img").count() >= 3
+    shows(page, "Images", "40")
+    expect(page.locator("[data-testid=stImage] img").nth(2)).to_be_visible()
 
 
 def test_hostile_names_are_text(address: str, browser: Browser) -> None:
