@@ -5,7 +5,9 @@ SightlineError
 ├── NotFoundError          a dataset, file or folder that is not there
 ├── ExistsError            something is there already and would be overwritten
 ├── FormatError            annotations or a model in a form that is not what it should be
-├── StorageError           a disk or bucket that refused
+├── StorageError           a disk, bucket or database that refused
+│   └── SourceError        a source of images that cannot be read at the moment
+├── WorkerError            workers that cannot start, or get nowhere
 ├── MissingExtraError      an optional package is not installed
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
@@ -45,7 +47,15 @@ class FormatError(SightlineError):
 
 
 class StorageError(SightlineError):
-    """A disk or bucket that refused."""
+    """A disk, bucket or database that refused."""
+
+
+class SourceError(StorageError):
+    """A source of images that cannot be read at the moment: it says nothing about the image that was asked for."""
+
+
+class WorkerError(SightlineError):
+    """Workers that cannot start, or get nowhere."""
 
 
 class DamagedError(SightlineError):
@@ -84,7 +94,7 @@ class MissingExtraError(SightlineError):
 
 
 class ImageError(SightlineError):
-    """One image or annotation that cannot be used.
+    """One image or annotation that cannot be used, or a list entry that leads to none: nothing else is to blame.
 
     Args:
         reason: A short, stable phrase that can be counted, such as "truncated image".
