@@ -49,7 +49,7 @@ def detect(
         source: A folder, a pattern, a list, an archive, a dataset, a table, or a database with `query`.
         to: A name in the workspace, a directory, a .duckdb file or the URL of a database; default: a name made from
             source and model.
-        retry_rejected: Look at images again that were rejected.
+        retry_rejected: Look at all images again that were rejected, not only at those that could not be read.
         watch: Ask the source for new images for ever.
         on_progress: Told how far it is, several times a second.
         on_note: Told what was chosen and why, and of workers that died.

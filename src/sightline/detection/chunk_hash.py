@@ -22,6 +22,15 @@ def hash_ids(ids: Iterable[str]) -> str:
     return _text(total, count)
 
 
+def count_of(found: str) -> int:
+    """How many images a hash is of.
+
+    >>> count_of(hash_ids(["a", "b"]))
+    2
+    """
+    return int(found.partition("-")[0])
+
+
 class ChunkHashes:
     """The hashes of many chunks, from rows in any order."""
 
