@@ -1,6 +1,7 @@
 """The verbs, on real files with a real model; engine torch, for others take a while to compile."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from fakes import jpeg
 
 import sightline
 from sightline.detection.detect import DetectResult
+from sightline.detection.item import Item
 from sightline.detection.runner import Stopped
-from sightline.errors import ConfigError, ExistsError, NotFoundError, TooManyRejectedError
+from sightline.detection.sources.folder import FolderSource
+from sightline.errors import ConfigError, ExistsError, NotFoundError, SourceError, TooManyRejectedError
 from sightline.models.bundle import Bundle
 
 COUNT = 20
@@ -162,6 +165,44 @@ def test_watching(tmp_path: Path, photos: Path, detect: Any, monkeypatch: pytest
         detect(photos, watch=True, on_progress=on_progress, should_stop=lambda: bool(seen) and seen[-1] > COUNT)
     detect(photos)
     assert len(rows(tmp_path)) == COUNT + 1
+
+
+def test_watching_goes_on_when_the_source_is_back(
+    tmp_path: Path, photos: Path, detect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.detect_api._WATCH_EVERY_S", 0.01)
+    list_files, asked, notes = FolderSource.items, [], []
+
+    def items(self: FolderSource) -> Iterator[Item]:
+        asked.append(self)
+        if len(asked) == 2:
+            raise SourceError("cannot list '/photos': Stale file handle")
+        if len(asked) == 4:
+            (photos / "later.jpg").write_bytes(jpeg(seed=7))
+        return list_files(self)
+
+    monkeypatch.setattr(FolderSource, "items", items)
+    with pytest.raises(Stopped):
+        detect(photos, watch=True, on_note=notes.append, should_stop=lambda: len(asked) > 4)
+    assert [note for note in notes if "Stale file handle; trying again in 0.01 s" in note]
+    assert len(rows(tmp_path)) == COUNT + 1
+
+
+def test_watching_tries_what_was_rejected_once(photos: Path, detect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.detect_api._WATCH_EVERY_S", 0.01)
+    (photos / "00.jpg").write_bytes(b"no image")
+    detect(photos)
+    list_files, asked, commits = FolderSource.items, [], []
+
+    def items(self: FolderSource) -> Iterator[Item]:
+        asked.append(self)
+        return list_files(self)
+
+    monkeypatch.setattr(FolderSource, "items", items)
+    monkeypatch.setattr("sightline.detection.pictures.Pictures.take", lambda self, chunk, rows: commits.append(rows))
+    with pytest.raises(Stopped):
+        detect(photos, watch=True, retry_rejected=True, should_stop=lambda: len(asked) > 4)
+    assert [table.num_rows for table in commits] == [1]
 
 
 def test_nothing_there(tmp_path: Path, detect: Any) -> None:
