@@ -75,9 +75,7 @@ def detect(
     query: Annotated[str | None, typer.Option(help="SQL query, for a database.", show_default=False)] = None,
     retry_rejected: Annotated[
         bool,
-        typer.Option(
-            "--retry-rejected", help="Look at all rejected images again, not only those that could not be read."
-        ),
+        typer.Option("--retry-rejected", help="Look at all rejected images again."),
     ] = False,
     max_rejected: Annotated[
         float | None, typer.Option(help="Exit code 4 above this share of rejected images.", show_default="1.0")

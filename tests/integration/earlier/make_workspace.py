@@ -4,6 +4,7 @@ A dataset, a finished run and one that was stopped, and a detection job in each 
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def main(place: Path, expected: str) -> None:
     config = load_config(flags={"train": TRAIN, "tracking": {"enabled": False}})
     sightline.train("shapes", name="done", workspace=workspace, config=config)
     seen: list[int] = []
-    try:
+    with suppress(TrainingStopped):
         sightline.train(
             "shapes",
             name="stopped",
@@ -36,9 +37,6 @@ def main(place: Path, expected: str) -> None:
             on_step=lambda progress, *_: seen.append(progress.step),
             should_stop=lambda: len(seen) >= 4,
         )
-    except TrainingStopped:
-        pass
-    else:
         raise AssertionError("training was not stopped")
     photos = place / "photos"
     photos.mkdir()
@@ -48,22 +46,22 @@ def main(place: Path, expected: str) -> None:
     (photos / "05.jpg").write_bytes(b"no image")
     for target in TARGETS:
         where = target.format(place=place) if "://" in target else target
-        to = str(place / where) if where.endswith(".duckdb") else where
-        told: list[int] = []
-        try:
-            sightline.detect(
-                "done",
-                photos,
-                to,
-                workspace=workspace,
-                engine="torch",
-                threads=1,
-                threshold=0.01,
-                on_progress=lambda progress: told.append(progress.new),
-                should_stop=lambda: bool(told) and told[-1] >= 16,
-            )
-        except DetectionStopped:
-            continue
+        begin_job(workspace, photos, str(place / where) if where.endswith(".duckdb") else where)
+
+
+def begin_job(workspace: Path, photos: Path, to: str) -> None:
+    """Detect, and stop after some chunks."""
+    told: list[int] = []
+    settings = {"workspace": workspace, "engine": "torch", "threads": 1, "threshold": 0.01}
+    with suppress(DetectionStopped):
+        sightline.detect(
+            "done",
+            photos,
+            to,
+            on_progress=lambda progress: told.append(progress.new),
+            should_stop=lambda: bool(told) and told[-1] >= 16,
+            **settings,
+        )
         raise AssertionError(f"detection into {to} was not stopped")
 
 
