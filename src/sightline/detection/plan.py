@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sightline.detection.item import Item, Source
 from sightline.detection.known import Known
-from sightline.detection.targets.target import Target
+from sightline.detection.targets.target import Target, rewrite_lease
 
 _COLUMNS = ("image_id", "uri", "version", "ref")
 _SCHEMA = pa.schema([*((name, pa.string()) for name in _COLUMNS), ("chunk", pa.int32())])
@@ -41,7 +41,7 @@ class Chunk:
     @property
     def lease(self) -> str:
         """What is leased by whoever works on it; a chunk that is done can only be leased to be done again."""
-        return f"{self.name}.again" if self.again else self.name
+        return rewrite_lease(self.name) if self.again else self.name
 
 
 @dataclass(frozen=True, slots=True)

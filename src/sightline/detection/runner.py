@@ -114,6 +114,7 @@ class Runner:
         self._open: dict[str, _Open] = {}
         self._parts: deque[Task] = deque()
         self._began = monotonic()
+        self._owner = this_run()
         self.counts = counts
 
     def run(self) -> None:
@@ -123,7 +124,7 @@ class Runner:
             Stopped: Somebody asked for it.
         """
         try:
-            with Listing(self._planner) as listing, Leases(self._target, this_run(), self._lease_s) as leases:
+            with Listing(self._planner) as listing, Leases(self._target, self._owner, self._lease_s) as leases:
                 feed = Feed(self._target, self._planner, listing, leases)
                 chunks = feed.chunks()
                 ended = False
@@ -207,9 +208,10 @@ class Runner:
     def _commit(self, opened: _Open, leases: Leases) -> None:
         chunk, rows = opened.chunk, opened.rows()
         if chunk.again:
-            self._target.rewrite(chunk.name, rows)
+            revision, _ = self._target.read_chunk(chunk.name, ["image_id"])
+            self._target.rewrite(chunk.name, rows, self._owner, revision=revision)
         else:
-            self._target.commit(chunk.name, rows)  # If another run was first, its rows are as good.
+            self._target.commit(chunk.name, rows, self._owner)  # If another run was first, its rows are as good.
         leases.end(chunk)
         del self._open[chunk.lease]
         counts = self.counts

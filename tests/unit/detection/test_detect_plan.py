@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sightline.detection.item import Item
 from sightline.detection.plan import Planner, read_chunks
 from sightline.detection.rows import Rows, rejected_rows
+from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.errors import ImageError
 
@@ -97,7 +98,8 @@ def commit_all(target: ParquetTarget, *, rejected: frozenset[str] = frozenset())
             index = table.schema.get_field_index("status")
             table = table.set_column(index, table.schema.field(index), pa.array(["ok"] * len(good)))
             error = ImageError("truncated image")
-            target.commit(chunk.name, pa.concat_tables([table, rejected_rows(bad, chunk.name, MODEL, error)]))
+            rows = pa.concat_tables([table, rejected_rows(bad, chunk.name, MODEL, error)])
+            target.commit(chunk.name, rows, this_run())
         number += 1
 
 

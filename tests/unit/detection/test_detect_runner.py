@@ -11,6 +11,7 @@ from sightline.detection.plan import Planner
 from sightline.detection.runner import Counts, Progress, Runner, Stopped, Watcher
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
+from sightline.process_identity import this_host
 
 
 def opened(place: Path) -> ParquetTarget:
@@ -60,9 +61,8 @@ def test_a_chunk_that_a_run_died_over_is_tried_apart(tmp_path: Path) -> None:
     target = opened(tmp_path)
     for _ in Planner(target, names(40)).generations():
         pass
-    import platform
 
-    target.claim(["000000-00001"], Owner("dead", platform.node(), 2**22 - 1), lease_s=3600)
+    target.claim(["000000-00001"], Owner("dead", this_host(), 2**22 - 1), lease_s=3600)
     pool, apart = FakePool(), FakePool({"00010"})
     run(tmp_path, names(40), pool, apart=apart)
     assert {name for name, status in statuses(tmp_path).items() if status == "rejected"} == {"00010"}
@@ -87,7 +87,11 @@ def test_stopping_gives_leases_back(tmp_path: Path) -> None:
     watcher = Watcher(on_progress=told.append, should_stop=lambda: bool(told) and told[-1].new > 50)
     with pytest.raises(Stopped):
         run(tmp_path, names(500), FakePool(), watcher)
-    assert not list((tmp_path / "leases").iterdir())
+    held = {place.name.rpartition(".")[0] for place in (tmp_path / "leases").glob("*.1")}
+    assert held
+    other = Owner("other", "elsewhere", 1)
+    assert opened(tmp_path).claim(sorted(held), other, lease_s=3600) == dict.fromkeys(held, 1)
+    opened(tmp_path).release(held, other)
     assert 0 < len(statuses(tmp_path)) < 500
     left = 500 - len(statuses(tmp_path))
     assert run(tmp_path, names(500), FakePool()).images == left
