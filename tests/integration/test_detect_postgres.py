@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "detection" / "targe
 
 from database_checks import CHECKS
 from database_lease_checks import LEASE_CHECKS
-from database_place import ANN, Place, at_once, images
+from database_place import ANN, BEN, Place, at_once, images
 
 from sightline.detection.targets.database import DatabaseTarget
 from sightline.detection.targets.sqlalchemy_database import SQLDatabase
@@ -42,15 +42,15 @@ def test_database(check: Callable[[Place], None], place: Place) -> None:
 
 def test_readers_find_boxes_by_their_usual_names(place: Place) -> None:
     """PostgreSQL has an `xmin` of its own in every table; a view does not."""
-    place.target().commit("a", images("a", ["1"], boxes=1))
+    place.target().commit("a", images("a", ["1"], boxes=1), ANN)
     assert place.sql("select xmin, ymin, xmax, ymax from detections where xmin < 2") == [(1.5, 2.0, 3.25, 4.0)]
 
 
 def test_tables_are_made_once(place: Place) -> None:
     targets = [place.target(is_open=False) for _ in range(4)]
     at_once(*[lambda target=target: target.open({"id": "one"}) for target in targets])  # type: ignore[misc]
-    assert targets[0].commit("a", images("a", ["1"]))
-    assert not targets[1].commit("a", images("a", ["1"]))
+    assert targets[0].commit("a", images("a", ["1"]), ANN)
+    assert not targets[1].commit("a", images("a", ["1"]), BEN)
 
 
 def test_strict_isolation_changes_nothing(place: Place) -> None:
@@ -65,8 +65,8 @@ def test_strict_isolation_changes_nothing(place: Place) -> None:
         )
         assert sorted(claim[chunk] for claim in claims) == [1, 2]
         commits = at_once(
-            lambda: one.commit(chunk, images(chunk, [chunk])),  # noqa: B023
-            lambda: two.commit(chunk, images(chunk, [chunk])),  # noqa: B023
+            lambda: one.commit(chunk, images(chunk, [chunk]), ANN),  # noqa: B023
+            lambda: two.commit(chunk, images(chunk, [chunk]), BEN),  # noqa: B023
         )
         assert sorted(commits) == [False, True]
 
@@ -75,7 +75,7 @@ def test_a_connection_that_was_cut_is_made_again(place: Place) -> None:
     target = place.target()
     others = "pid <> pg_backend_pid() and datname = current_database()"
     assert place.sql(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}") == [(True,)]
-    assert target.commit("a", images("a", ["1"]))
+    assert target.commit("a", images("a", ["1"]), ANN)
 
 
 def test_refusals_are_sentences(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -52,6 +53,15 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it that are missing; when this returns, the names of all lie on the disk."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
 
 
 def _status(path: str) -> os.stat_result | None:

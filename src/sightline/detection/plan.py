@@ -18,7 +18,7 @@ import pyarrow as pa
 from sightline.detection.chunk_hash import ChunkHashes, count_of, hash_ids
 from sightline.detection.item import Item, Source
 from sightline.detection.known import Known
-from sightline.detection.targets.target import Target
+from sightline.detection.targets.target import Target, rewrite_lease
 from sightline.errors import DamagedError, StorageError
 from sightline.retry import STORAGE_RETRY
 
@@ -58,7 +58,7 @@ class Chunk:
     @property
     def lease(self) -> str:
         """What is leased by whoever works on it; a chunk that is done can only be leased to be done again."""
-        return f"{self.name}.again" if self.again else self.name
+        return rewrite_lease(self.name) if self.again else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,9 @@ class Planner:
             self.known.add_committed(batch, retry=self._retry)
             for chunk, image_id in zip(batch["chunk"].to_pylist(), batch["image_id"].to_pylist(), strict=True):
                 hashes.add(chunk, image_id)
-        self._revisions = {chunk: self._target.read_chunk(chunk, [])[0] for chunk in self.known.chunks_to_retry()}
+        self._revisions = {
+            chunk: self._target.read_chunk(chunk, ["image_id"])[0] for chunk in self.known.chunks_to_retry()
+        }
         return hashes.to_dict()
 
     def _publish(self, fresh: list[Item]) -> Iterator[Generation]:

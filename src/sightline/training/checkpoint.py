@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from sightline.data.disk import sync
+from sightline.data.disk import make_directory, sync
 from sightline.data.manifest import verify_manifest, write_manifest
 from sightline.errors import DamagedError, FormatError, StorageError
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
@@ -81,7 +81,8 @@ class CheckpointDirectory:
         partial = self.path / f".{final.name}.{os.getpid()}.tmp"
         try:
             self._remove_partial()
-            partial.mkdir(parents=True)
+            make_directory(self.path)
+            partial.mkdir()
             _write_files(partial, checkpoint)
             partial.rename(final)
             sync(self.path)

@@ -40,6 +40,7 @@ from sightline.data.split import HashSplitter, StratifiedSplitter, parse_fractio
 from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, ExistsError, FormatError, StorageError, TooManyRejectedError
+from sightline.process_identity import this_host
 
 
 def classes_source(root: Path, count: int = 40) -> Path:
@@ -281,9 +282,7 @@ def test_a_dataset_lost_between_two_renames_comes_back(tmp_path, ingest):
     source = classes_source(tmp_path / "s", 4)
     old = ingest(source, "x").info.content_hash
     directory = ingest.workspace / "datasets"
-    from sightline.data.target import _host
-
-    (directory / "x").rename(directory / f".x.{_host()}-999999999-{'0' * 8}.old.tmp")
+    (directory / "x").rename(directory / f".x.{this_host()}-999999999-{'0' * 8}.old.tmp")
     with pytest.raises(FormatError):
         ingest(write_tree(tmp_path / "none", {"readme": ""}), "x", format="deeppcb", replace=True)
     assert sightline.open_dataset("x", workspace=ingest.workspace).info.content_hash == old

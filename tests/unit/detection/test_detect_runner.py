@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
 from sightline.errors import ImageError, WorkerError
+from sightline.process_identity import this_host
 
 
 def opened(place: Path) -> ParquetTarget:
@@ -39,7 +41,8 @@ def run(
     planner = Planner(target, source, retry=retry)
     make_apart = (lambda: apart) if apart else None
     given = {"lease_s": 5.0, "watcher": watcher or Watcher(), "apart": make_apart}
-    Runner(target, planner, pool, MODEL, counts, **given).run()  # type: ignore[arg-type]
+    with closing(target):
+        Runner(target, planner, pool, MODEL, counts, **given).run()  # type: ignore[arg-type]
     return counts
 
 
@@ -73,9 +76,7 @@ def test_a_chunk_that_a_run_died_over_is_tried_apart(tmp_path: Path) -> None:
     target = opened(tmp_path)
     for _ in Planner(target, names(40)).generations():
         pass
-    import platform
-
-    target.claim(["000000-00001"], Owner("dead", platform.node(), 2**22 - 1), lease_s=3600)
+    target.claim(["000000-00001"], Owner("dead", this_host(), 2**22 - 1), lease_s=3600)
     pool, apart = FakePool(), FakePool({"00010"})
     run(tmp_path, names(40), pool, apart=apart)
     assert {name for name, status in statuses(tmp_path).items() if status == "rejected"} == {"00010"}
@@ -100,7 +101,11 @@ def test_stopping_gives_leases_back(tmp_path: Path) -> None:
     watcher = Watcher(on_progress=told.append, should_stop=lambda: bool(told) and told[-1].new > 50)
     with pytest.raises(Stopped):
         run(tmp_path, names(500), FakePool(), watcher)
-    assert not list((tmp_path / "leases").iterdir())
+    held = {place.name.rpartition(".")[0] for place in (tmp_path / "leases").glob("*.1")}
+    assert held
+    other = Owner("other", "elsewhere", 1)
+    assert opened(tmp_path).claim(sorted(held), other, lease_s=3600) == dict.fromkeys(held, 1)
+    opened(tmp_path).release(held, other)
     assert 0 < len(statuses(tmp_path)) < 500
     left = 500 - len(statuses(tmp_path))
     assert run(tmp_path, names(500), FakePool()).images == left
@@ -161,7 +166,7 @@ def reject(place: Path, task: Task, *, stage: str, ids: Sequence[str] = ()) -> N
     items = tuple(one for one in task.items if not ids or one.image_id in ids)
     rows = rejected_rows(items, task.chunk.name, MODEL, error)
     if not target.commit(task.chunk.name, rows, this_run()):
-        revision, _ = target.read_chunk(task.chunk.name, [])
+        revision, _ = target.read_chunk(task.chunk.name, ["image_id"])
         assert target.rewrite(task.chunk.name, rows, this_run(), revision=revision)
 
 

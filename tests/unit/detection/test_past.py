@@ -13,6 +13,7 @@ import sightline
 from sightline.detection.past import record
 from sightline.detection.rows import rejected_rows
 from sightline.detection.targets.factory import open_target
+from sightline.detection.targets.lease import this_run
 from sightline.detection.trust import is_trusted, trust
 from sightline.errors import ConfigError, ImageError, SightlineError, StorageError
 from sightline.workspace import Workspace
@@ -32,7 +33,8 @@ def write_job(workspace: Workspace, name: str, to: str) -> None:
     job = {"id": f"id-of-{name}", "source": "photos", "model": "boards", "model_version": "1"}
     target = open_target(to, workspace)
     target.open(job)
-    target.commit("000000-00000", rejected_rows((item("a"),), "000000-00000", MODEL, ImageError("truncated image")))
+    rows = rejected_rows((item("a"),), "000000-00000", MODEL, ImageError("truncated image"))
+    target.commit("000000-00000", rows, this_run())
     manifest = {"job": job, "target": target.location, "finished": "2026-01-01", "summary": {"images": 1}}
     target.write_manifest(manifest)
     if to != name:

@@ -11,6 +11,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from sightline.errors import DamagedError
+
+ROW_FORMAT = 2
+"""How rows are stored; 1 had no hash of ids, no revision and no checksum."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -161,3 +166,17 @@ class Target(Protocol):
     def close(self) -> None:
         """End connections."""
         ...
+
+
+def rewrite_lease(chunk: str) -> str:
+    """What is leased by whoever rewrites a committed chunk; rewriting it ends the lease."""
+    return f"{chunk}.again"
+
+
+def refuse_newer(row_format: int, place: str) -> None:
+    """Raise DamagedError if rows are in a format that this version does not know."""
+    if row_format > ROW_FORMAT:
+        raise DamagedError(
+            f"{place!r} has rows of format {row_format}, this Sightline reads 1 to {ROW_FORMAT}: install the version "
+            "of Sightline that wrote them"
+        )
