@@ -58,6 +58,8 @@ def detect(
 
     Raises:
         NotFoundError: There is no image, and never was.
+        WorkerError: Workers cannot start, or get nowhere. A thread that hangs over an image is left behind then, and
+            Python waits for it when the program ends; the command line does not.
         TooManyRejectedError: More than `max_rejected` of the images could not be used, or all of them where nothing is
             said; their rows say why.
 
