@@ -244,8 +244,8 @@ class DetectConfig(Section):
     """A run that gives no sign of life for so long loses the chunks it was working on to others."""
     stall_s: float = Field(300.0, gt=0)
     """A worker that finishes no image for so long is ended."""
-    max_rejected: float = Field(1.0, ge=0, le=1)
-    """Exit code 4 when a larger share of the images than this was rejected."""
+    max_rejected: float | None = Field(None, ge=0, le=1)
+    """Exit code 4 when a larger share of the images than this was rejected; default: when all of them were."""
     save_images: int = Field(0, ge=0)
     """Keep so many pictures with boxes beside the detections."""
     table_prefix: str = ""

@@ -282,7 +282,8 @@ def _pools(
     from sightline.detection.child import Child
 
     def own(_: Task) -> Pool:
-        pool = InProcess(prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache)))
+        worker = prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache))
+        pool = InProcess(worker, stall_s=config.stall_s)
         stack.callback(pool.close)
         return pool
 

@@ -71,7 +71,7 @@ class Worker:
     """Looks at chunks.
 
     Attributes:
-        done: Images so far, for those who watch whether it gets on.
+        done: Images and tiles so far, for those who watch whether it gets on.
     """
 
     predictor: Predictor
@@ -107,7 +107,7 @@ class Worker:
         self.closed = True
         torch.set_num_threads(self._torch_threads)
         for pool in (self._pool, self._lanes):
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # A read may hang, or be tried again for a minute.
 
     def _prepare_ahead(self, items: Sequence[Item]) -> Iterator[tuple[int, "_Prepared | ImageError"]]:
         """Every image in order; some of the next are under way, from the moment of the call."""
@@ -208,6 +208,7 @@ class _Batches:
             self._fail(batch[0][0], f"{type(error).__name__}: {error}")
             return
         for (image, part), result in zip(batch, found, strict=True):
+            self._worker.done += 1
             image.found[part] = result
             if image.place >= 0 and all(part is not None for part in image.found):
                 self._finish(image)
@@ -222,7 +223,6 @@ class _Batches:
         parts = [part for part in image.found if part is not None]
         result = merge_tiles(parts, prepared.tiles) if prepared.tiles and len(parts) > 1 else parts[0]
         self._rows.found(image.place, result, width=prepared.width, height=prepared.height)
-        self._worker.done += 1
 
     def _reject(self, place: int, error: ImageError) -> None:
         self._rows.rejected(place, error)

@@ -1,5 +1,6 @@
 """The verbs, on real files with a real model; engine torch, for others take a while to compile."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,14 @@ from sightline.detection.detect import DetectResult
 from sightline.detection.item import Item
 from sightline.detection.runner import Stopped
 from sightline.detection.sources.folder import FolderSource
-from sightline.errors import ConfigError, ExistsError, NotFoundError, SourceError, TooManyRejectedError
+from sightline.errors import (
+    ConfigError,
+    ExistsError,
+    FormatError,
+    NotFoundError,
+    SourceError,
+    TooManyRejectedError,
+)
 from sightline.models.bundle import Bundle
 
 COUNT = 20
@@ -90,6 +98,80 @@ def test_bad_images_are_rows(tmp_path: Path, photos: Path, detect: Any) -> None:
     assert bad == {"00.jpg": "decode", "out.jpg": "path"}
     with pytest.raises(TooManyRejectedError, match="2 of 21 images were rejected"):
         detect(photos, max_rejected=0.05)
+
+
+def test_only_bad_images_are_too_many(photos: Path, detect: Any) -> None:
+    """Unless that is allowed in so many words."""
+    for photo in photos.rglob("*.jpg"):
+        photo.write_bytes(b"no image")
+    with pytest.raises(TooManyRejectedError, match=r"20 of 20 images were rejected, .* --max-rejected 1"):
+        detect(photos)
+    assert detect(photos, max_rejected=1.0).summary.rejected == COUNT
+
+
+def test_a_folder_that_is_empty_by_now(photos: Path, detect: Any) -> None:
+    detect(photos)
+    shutil.rmtree(photos)
+    photos.mkdir()
+    again = detect(photos)
+    assert (again.counts.images, again.summary.images) == (0, COUNT)
+
+
+def test_a_video_is_no_image(tmp_path: Path, detect: Any) -> None:
+    (tmp_path / "line 1.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+    with pytest.raises(FormatError, match=r"is a video, .* `mkdir frames && ffmpeg -i 'line 1.mp4' frames/%06d.jpg`"):
+        detect(tmp_path / "line 1.mp4")
+
+
+@pytest.mark.parametrize("to", ["out.csv", "out.JSONL", "./out.parquet", "{tmp}/out.json", "file://{tmp}/out.sqlite"])
+def test_a_file_is_no_target(tmp_path: Path, photos: Path, detect: Any, to: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="give a name, a directory such as") as refused:
+        detect(photos, to.format(tmp=tmp_path))
+    assert not (tmp_path / "ws").exists()
+    (command,) = re.findall(r"`sightline query \"(.*)\" --job NAME`", str(refused.value))
+    detect(photos)
+    rows(tmp_path, command, job="job")
+    (copied,) = tmp_path.glob("out.*")
+    assert copied.stat().st_size > 0
+
+
+def test_a_target_that_is_a_file(tmp_path: Path, photos: Path, detect: Any) -> None:
+    (tmp_path / "notes").write_text("keep me")
+    with pytest.raises(ConfigError, match=r"/notes' names a file, .* give a name, a directory"):
+        detect(photos, str(tmp_path / "notes"))
+    assert (tmp_path / "notes").read_text() == "keep me"
+
+
+def test_a_job_of_before_keeps_its_name(photos: Path, tmp_path: Path, detect: Any) -> None:
+    detect(photos)
+    (tmp_path / "ws/detections/job").rename(tmp_path / "ws/detections/out.csv")
+    assert detect(photos, "out.csv").counts.images == 0
+
+
+def test_every_target_of_a_job_stays_listed(photos: Path, tmp_path: Path, detect: Any) -> None:
+    """Under a name of its own, which is the same the next time."""
+    elsewhere = [
+        f"{tmp_path}/out.duckdb",
+        f"{tmp_path}/b/out.duckdb",
+        f"sqlite:///{tmp_path}/out.sqlite",
+        f"{tmp_path}/out",
+    ]
+    (tmp_path / "b").mkdir()
+    names = [detect(photos, to).name for to in (None, *elsewhere)]
+    assert names[1:4] == [f"{names[0]}-out-duckdb", names[2], f"{names[0]}-out-sqlite"]
+    assert re.fullmatch(f"{names[0]}-out-duckdb-[0-9a-f]{{6}}", names[2])
+    assert [detect(photos, to).name for to in (None, *elsewhere)] == names
+    listed = {job.name: (job.target, job.images) for job in sightline.list_detections(workspace=tmp_path / "ws")}
+    targets = [f"{tmp_path}/ws/detections/{names[0]}", *elsewhere]
+    assert listed == {name: (target, COUNT) for name, target in zip(names, targets, strict=True)}
+    for name in names:
+        if "sqlite" not in name:
+            assert len(rows(tmp_path, job=name)) == COUNT
+            assert sightline.browse(name, workspace=tmp_path / "ws").totals().images == COUNT
+    inside = detect(photos, f"{tmp_path}/ws/detections/{names[0]}")
+    assert (inside.name, inside.counts.images) == (names[0], 0)
+    assert len(sightline.list_detections(workspace=tmp_path / "ws")) == len(names)
 
 
 def test_rejected_images_are_tried_again(tmp_path: Path, photos: Path, detect: Any) -> None:
@@ -207,7 +289,10 @@ def test_watching_tries_what_was_rejected_once(photos: Path, detect: Any, monkey
 
 def test_nothing_there(tmp_path: Path, detect: Any) -> None:
     (tmp_path / "empty").mkdir()
-    assert detect(tmp_path / "empty").summary.images == 0
+    (tmp_path / "empty" / "notes.txt").write_text("no image")
+    for to in (None, "job", str(tmp_path / "rows.duckdb")):
+        with pytest.raises(NotFoundError, match=r"no images were found in '.*empty': .* that end in \.bmp, "):
+            detect(tmp_path / "empty", to)
     with pytest.raises(NotFoundError, match="does not exist"):
         detect(tmp_path / "nowhere")
     with pytest.raises(NotFoundError, match="there are no detections yet"):
