@@ -18,7 +18,10 @@ from PIL import Image
 
 import sightline
 from sightline.config import load_config
+from sightline.data.decode import decode
 from sightline.data.formats.deeppcb_results import DeepPcbOutput
+from sightline.engines.opening import open_predictor
+from sightline.models.bundle import open_bundle
 from sightline.models.detector import Found
 from sightline.models.factory import CLASSIFIERS
 
@@ -131,6 +134,39 @@ def evaluated(bundle: Path, dataset: Path, files: Sequence[Path], place: Path) -
         rows = [(name, float(score), *map(float, box)) for *box, score, name in lines]
         found.append([row for row in rows if row[1] >= THRESHOLD])
     return found
+
+
+def test_pixels_differ_from_large_jpegs_only_by_reduced_decoding(overfitted: Path, tmp_path: Path) -> None:
+    """Else to the last bit; then by no more than docs/models.md says."""
+    bundle = overfitted / "runs" / learn("nano", overfitted) / "model"
+    known = sightline.open_dataset("boards", workspace=overfitted)
+    images = [Image.open(io.BytesIO(known[number].image)) for number in range(12)]
+    model, whole = (
+        open_predictor(open_bundle(bundle), engine="torch", threads=1, reduced_decode=reduced)
+        for reduced in (None, False)
+    )
+    found, differences = 0, list[float]()
+    for file in write_photos(tmp_path / "photos", images, 160):
+        (encoded,), (array,) = (model.predict(form, threshold=0.15) for form in (file, decode(file.read_bytes())))
+        (full,) = whole.predict(file, threshold=0.15)
+        assert list(array.rows()) == list(full.rows())
+        if "large" not in file.stem and "rotated" not in file.stem:
+            assert list(array.rows()) == list(encoded.rows())
+            continue
+        for name, score, *box in encoded.rows():
+            partners = [other for other in array.rows() if other[0] == name and overlap(box, other[2:]) >= 0.5]
+            if score >= 0.3:
+                found += 1
+                differences += [min(abs(other[1] - score) for other in partners)] if partners else [1.0]
+    assert found >= 20
+    assert np.quantile(differences, 0.9) <= 0.17
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    sides = [min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1)]
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return shared / (sum(areas) - shared)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
