@@ -222,10 +222,10 @@ class DetectConfig(Section):
     """Cut images that are larger than this into tiles of so many pixels, and detect on every tile."""
     overlap: float = Field(0.2, ge=0, lt=1)
     """Share of a tile that it has in common with the next."""
-    rectangular: bool = True
-    """Whether images go into models that allow it without padding them to a square."""
-    reduced_decode: bool = True
-    """Whether JPEGs more than twice as large as the model's input are decoded at reduced scale."""
+    rectangular: bool | None = None
+    """Whether images go into models that allow it without padding them to a square; default: as the bundle says."""
+    reduced_decode: bool | None = None
+    """Whether JPEGs at least twice as large as the model's input are decoded at reduced scale; default: likewise."""
     batch: int | None = Field(None, gt=0)
     """Images that go through the model at once; default: 1 on a CPU, 16 on a GPU."""
     workers: int = Field(1, gt=0)

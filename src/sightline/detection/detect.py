@@ -99,18 +99,20 @@ def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *,
     own = config.detect
     if own.tile and bundle.info.task == "classification":
         raise ConfigError("--tile is for detectors: a classifier says what the whole image is")
+    said = bundle.info.preprocessing.overridden(rectangular=own.rectangular, reduced_decode=own.reduced_decode)
     engine = Engine(
         resolve_engine(bundle, own.engine, device),
         device,
         own.threads or num_cores(),
         own.size,
-        own.rectangular,
+        not said.square,
+        said.reduced_decode,
         config.decode.max_pixels,
         own.precision == "bfloat16",
     )
     threshold = lowest_score(bundle.info, own.threshold)
     tiling = Tiling(own.tile, own.overlap) if own.tile else None
-    look = Look(threshold, tiling, own.reduced_decode, decoders=min(engine.threads, _MOST_DECODERS))
+    look = Look(threshold, tiling, decoders=min(engine.threads, _MOST_DECODERS))
     job = Job(
         source=source.name,
         model=model.model,
@@ -121,8 +123,8 @@ def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *,
         size=own.size or bundle.info.size,
         tile=own.tile,
         overlap=own.overlap if own.tile else None,
-        rectangular=own.rectangular,
-        reduced_decode=own.reduced_decode,
+        rectangular=engine.rectangular,
+        reduced_decode=engine.reduced_decode,
         precision=own.precision,
     )
     setup = Setup({}, {}, engine, source, look, model, own.batch)

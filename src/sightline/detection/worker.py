@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from sightline.data.decode import decode, decode_reduced
+from sightline.data.decode import decode
 from sightline.data.memory import keep_freed_memory
 from sightline.detection.item import Item, Source
 from sightline.detection.rows import ModelName, Rows
 from sightline.detection.tiles import Tile, Tiling, merge_tiles
 from sightline.errors import ImageError
-from sightline.models.predictor import Fitted, Predictor
+from sightline.models.predictor import Predictor
+from sightline.models.preprocessor import Fitted
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,6 @@ class Look:
 
     Attributes:
         tiling: How large images are cut, if at all.
-        reduced: Whether JPEGs may be decoded at reduced scale.
         batch: Images or tiles that go through the network at once.
         lanes: Batches that do so side by side, each on threads of its own.
         decoders: Threads that read and decode.
@@ -37,7 +37,6 @@ class Look:
 
     threshold: float
     tiling: Tiling | None = None
-    reduced: bool = True
     batch: int = 1
     lanes: int = 1
     decoders: int = 1
@@ -137,17 +136,11 @@ class Worker:
 
     def _fit(self, data: bytes) -> _Prepared:
         predictor, tiling = self.predictor, self.look.tiling
-        if tiling is None and self.look.reduced:
-            pixels, size = decode_reduced(
-                data,
-                lambda width, height: predictor.letterbox.fitted(width=width, height=height),
-                max_pixels=predictor.max_pixels,
-            )
-            return _Prepared(*size, [predictor.fit(pixels, size=size)])
-        pixels = decode(data, max_pixels=predictor.max_pixels)
-        height, width = pixels.shape[:2]
         if tiling is None:
-            return _Prepared(width, height, [predictor.fit(pixels)])
+            fitted = predictor.fit_encoded(data)
+            return _Prepared(fitted.width, fitted.height, [fitted])
+        pixels = decode(data, max_pixels=predictor.preprocessor.max_pixels)
+        height, width = pixels.shape[:2]
         tiles = tiling.tiles(width=width, height=height)
         return _Prepared(width, height, [predictor.fit(pixels[y0:y1, x0:x1]) for x0, y0, x1, y1 in tiles], tiles)
 

@@ -1,5 +1,6 @@
 """The verbs, on real files with a real model; engine torch, for others take a while to compile."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from fakes import jpeg
 
 import sightline
+from sightline.data.manifest import write_manifest
 from sightline.detection.detect import DetectResult
 from sightline.detection.item import Item
 from sightline.detection.runner import Stopped
@@ -23,7 +25,7 @@ from sightline.errors import (
     SourceError,
     TooManyRejectedError,
 )
-from sightline.models.bundle import Bundle
+from sightline.models.bundle import Bundle, open_bundle
 
 COUNT = 20
 
@@ -64,6 +66,34 @@ def test_once_then_only_what_is_new(tmp_path: Path, photos: Path, detect: Any) -
     assert {row["job"] for row in found} == {"job"}
     boxes = rows(tmp_path, "select count(*) as n from detections")[0]["n"]
     assert boxes == sum(row["num_detections"] for row in found) == third.summary.detections > 0
+
+
+def test_the_bundle_says_how_images_are_prepared(photos: Path, detect: Any, classifier: Bundle) -> None:
+    """A setting overrides it; asking for what is done anyway is the same job."""
+    usual = detect(photos)
+    assert (usual.job.rectangular, usual.job.reduced_decode) == (True, True)
+    assert detect(photos, rectangular=True, reduced_decode=True).job.id == usual.job.id
+    assert detect(photos, to="square", rectangular=False).job.id != usual.job.id
+    assert detect(photos, to="whole", reduced_decode=False).job.id != usual.job.id
+    needs_squares = detect(photos, to="classes", model=classifier)
+    assert needs_squares.job.rectangular is False
+    assert detect(photos, to="classes", model=classifier, rectangular=True).job.id == needs_squares.job.id
+
+
+@pytest.mark.parametrize("kind", ["bundle", "classifier"])
+def test_jobs_of_bundles_of_the_first_format_go_on(
+    tmp_path: Path, photos: Path, detect: Any, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Their identity has what the settings of `detect` were by default, whatever the network allows."""
+    old = shutil.copytree(request.getfixturevalue(kind).path, tmp_path / "old")
+    values = json.loads((old / "model.json").read_text())
+    values["format"], values["preprocessing"]["square"] = 1, True
+    del values["preprocessing"]["reduced_decode"]
+    (old / "model.json").write_text(json.dumps(values))
+    (old / "manifest.json").unlink()
+    write_manifest(old)
+    job = detect(photos, model=open_bundle(old)).job
+    assert (job.rectangular, job.reduced_decode) == (True, True)
 
 
 @pytest.mark.parametrize("to", ["job.duckdb", "sqlite:///{tmp}/job.sqlite", "./{tmp}/elsewhere"])

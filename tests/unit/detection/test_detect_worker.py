@@ -19,7 +19,7 @@ LOOK = Look(threshold=0.1)
 
 @pytest.fixture(scope="module")
 def predictor(bundle: Bundle) -> Predictor:
-    return open_predictor(bundle, engine="torch", threads=1, rectangular=True)
+    return open_predictor(bundle, engine="torch", threads=1)
 
 
 def rows(worker: Worker) -> list[dict[str, Any]]:
@@ -53,10 +53,10 @@ def test_every_image_has_its_row_in_order(predictor: Predictor, batch: int, deco
 
 def test_the_same_as_the_predictor(bundle: Bundle) -> None:
     """A worker finds what `load_model(...).predict` finds, however images are batched."""
-    square = open_predictor(bundle, engine="torch", threads=1)
-    content: dict[str, bytes | str] = {str(n): jpeg(64, 48, seed=n) for n in range(5)}
-    found = rows(Worker(square, Images(content), replace(LOOK, batch=2), MODEL))
-    expected = square.predict([data for data in content.values() if isinstance(data, bytes)], threshold=0.1)
+    model = open_predictor(bundle, engine="torch", threads=1)
+    content: dict[str, bytes | str] = {str(n): jpeg(64 << n, 48 << n, seed=n) for n in range(5)}
+    found = rows(Worker(model, Images(content), replace(LOOK, batch=2), MODEL))
+    expected = model.predict([data for data in content.values() if isinstance(data, bytes)], threshold=0.1)
     for row, one in zip(found, expected, strict=True):
         assert [box["label"] for box in row["boxes"]] == one.names  # type: ignore[union-attr]
         scores = [box["score"] for box in row["boxes"]]
