@@ -153,7 +153,7 @@ def test_sigterm(place: Path) -> None:
     assert not list((place / "ws" / "detections" / "stopped" / "leases").iterdir())
 
 
-def test_an_image_that_hangs(place: Path, poison: Path) -> None:
+def test_an_image_that_hangs(place: Path, poison: Path, expected: dict[str, Any]) -> None:
     """A thread cannot be ended: the command is, when it is asked to stop and when nothing was finished for long."""
     poison.write_text("000.jpg:hang")
     leases = place / "ws" / "detections" / "hung" / "leases"
@@ -171,9 +171,17 @@ def test_an_image_that_hangs(place: Path, poison: Path) -> None:
         stack.callback(stalled.kill)
         stalled.communicate(timeout=TIMEOUT_S)
         assert stalled.returncode == 3
-    said = (place / "hung.log").read_text()
-    assert "no image was finished in 3 s (chunk 000000-00000" in said
-    assert "run the same command again" in said
+        said = (place / "hung.log").read_text()
+        assert "no image was finished in 3 s (chunk 000000-00000" in said
+        assert "run the same command again" in said
+        apart = start(place, "hung", "--set", "detect.stall_s=3")
+        stack.callback(apart.kill)
+        apart.communicate(timeout=TIMEOUT_S)
+        assert apart.returncode == 0
+    rows = found(place, "hung")
+    assert rows.keys() == expected.keys()
+    different = {name for name, row in rows.items() if row != expected[name]}
+    assert {Path(name).name for name in different} == {"000.jpg"}
 
 
 def on_ray(place: Path, nodes: RayCluster, name: str, **settings: Any) -> list[str]:

@@ -27,7 +27,7 @@ class Images:
     content: dict[str, bytes | str]
     versions: dict[str, str] = field(default_factory=dict)
     name: str = "photos"
-    stage: str = "decode"
+    stage: str = "read"
 
     def items(self) -> Iterator[Item]:
         return (item(name, self.versions.get(name, "")) for name in self.content)
