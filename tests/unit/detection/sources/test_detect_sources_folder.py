@@ -105,8 +105,8 @@ def test_what_must_not_be_followed_is_listed_and_refused(tmp_path):
     assert {name: reason(error) for name, error in found.items()} == {
         "out.png": ("path", "path leads out of the source"),
         "dangling.png": ("read", "file not found"),
-        "folder.png": ("read", "file not readable"),
-        "pipe.png": ("read", "file not readable"),
+        "folder.png": ("path", "file not readable"),
+        "pipe.png": ("path", "file not readable"),
     }
     versions = {item.ref: item.version for item in source.items()}
     assert versions["inside.png"] == versions["in/real.png"] != ""
