@@ -3,6 +3,7 @@
 import heapq
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from typing import IO
 
@@ -38,7 +39,8 @@ class SortedNames:
 
     def _write_run(self) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="sightline-names-")  # noqa: SIM115
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+            weakref.finalize(self, self._file.close)
         self._names.sort()
         for entry in self._names:
             self._file.write(os.fsencode(entry + _END))

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from source_builders import opened, png, pngs, reason, write_files
 
+import sightline
 from sightline.data import disk
+from sightline.data.storage import Folder
 from sightline.detection.item import Item
 from sightline.detection.sources import source_file
 from sightline.detection.sources.folder import FolderSource
@@ -196,15 +198,12 @@ def test_a_listing_of_a_file_goes_on_where_it_failed(tmp_path, monkeypatch, kind
 
 
 def test_a_dataset_that_cannot_be_listed_for_a_while_is_not_damaged(tmp_path, monkeypatch):
-    import sightline
-    from sightline.data.stored_file import StoredFile
-
     write_files(tmp_path, {f"classes/{name}": data for name, data in pngs("a/1.png", "b/2.png").items()})
     sightline.ingest(tmp_path / "classes", "d", workspace=tmp_path / "w", workers=1)
     source = opened(tmp_path / "w/datasets/d")
     expected = list(source.items())
-    flaky = Flaky(StoredFile._use, *eio(2))
-    monkeypatch.setattr(StoredFile, "_use", lambda self, use: flaky(self, use))
+    flaky = Flaky(Folder.open_file, *eio(2))
+    monkeypatch.setattr(Folder, "open_file", lambda self, name: flaky(self, name))
     assert list(source.items()) == expected
 
 
