@@ -1,4 +1,4 @@
-"""Which side a failure is on: an image that is missing is rejected, a source that is missing is not its images' fault."""
+"""Which side a failure is on: an image that is missing is rejected, a source that is missing is no fault of images."""
 
 import errno
 import os
@@ -168,7 +168,7 @@ FILES = {"zip": make_zip, "parquet": make_table("parquet"), "arrow": make_table(
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_file_of_many_images_that_cannot_be_read_for_a_while(tmp_path, monkeypatch, kind):
-    """It fails for a reader at once, who reads the same image when it is back; a handle that failed is not used again."""
+    """It fails for a reader at once, who reads the same image when it is back; what failed is opened again."""
     location, settings = FILES[kind](tmp_path)
     source = opened(location, **settings)
     items = list(source.items())
@@ -178,7 +178,7 @@ def test_a_file_of_many_images_that_cannot_be_read_for_a_while(tmp_path, monkeyp
     monkeypatch.setattr(source_file.os, "pread", flaky)
     for number in (3, 1, 2):
         flaky.failures = eio()
-        with pytest.raises(SourceError, match="Input/output error.*same command"):
+        with pytest.raises(SourceError, match=r"Input/output error.*same command"):
             copy.read(items[number])
         assert copy.read(items[number]) == png(number)
 
