@@ -8,9 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -19,9 +20,10 @@ from sightline.data.memory import keep_freed_memory
 from sightline.detection.item import Item, Source
 from sightline.detection.rows import ModelName, Rows
 from sightline.detection.tiles import Tile, Tiling, merge_tiles
-from sightline.errors import ImageError
+from sightline.errors import ImageError, SourceError, WorkerError
 from sightline.models.predictor import Predictor
 from sightline.models.preprocessor import Fitted
+from sightline.retry import STORAGE_RETRY
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,12 @@ class Worker:
             torch.set_num_threads(1)
 
     def process(self, chunk: str, items: Sequence[Item]) -> pa.Table:
-        """The rows of a chunk's images."""
+        """The rows of a chunk's images.
+
+        Raises:
+            SourceError: The source cannot be read.
+            WorkerError: This machine fails: it has no memory, or the model fails over any image.
+        """
         rows = Rows(items, chunk, self.model)
         prepared = self._prepare_ahead(items)
         with self._turn:
@@ -127,12 +134,26 @@ class Worker:
         return stream()
 
     def _prepare(self, item: Item) -> "_Prepared | ImageError":
+        """An image, or why it cannot be used. What is no fault of the image is tried again, and raised if it persists.
+
+        Raises:
+            SourceError: The source cannot be read.
+            WorkerError: The machine has no memory left; `decode.max_pixels` bounds what one image takes.
+        """
         try:
-            return self._fit(self.source.read(item))
+            return STORAGE_RETRY.call(
+                lambda: self._fit(self.source.read(item)), what=f"reading {item.uri}", passes=self._may_pass
+            )
         except ImageError as error:
             return error
         except MemoryError:
-            return ImageError("out of memory", "while it was decoded", stage="decode")
+            raise WorkerError(
+                f"there is not enough memory on this machine to read and decode {item.uri!r}: run the same command "
+                "with fewer workers or a smaller detect.batch; a lower decode.max_pixels rejects images that are larger"
+            ) from None
+
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, SourceError | MemoryError) and not self.closed
 
     def _fit(self, data: bytes) -> _Prepared:
         predictor, tiling = self.predictor, self.look.tiling
@@ -193,18 +214,45 @@ class _Batches:
             found = found_later.result()
         except CancelledError:
             raise Closed from None
-        except Exception as error:  # Whatever a network raises over an image is that image's end, not the job's.
+        except Exception:  # Whatever a network raises.
             if len(batch) > 1:
                 for one in batch:
                     self._detect([one])
                 return
-            self._fail(batch[0][0], f"{type(error).__name__}: {error}")
-            return
+            found = self._try_again(*batch[0])
+            if found is None:
+                return
         for (image, part), result in zip(batch, found, strict=True):
             self._worker.done += 1
             image.found[part] = result
             if image.place >= 0 and all(part is not None for part in image.found):
                 self._finish(image)
+
+    def _try_again(self, image: _Open, part: int) -> Any:
+        """What the network finds at the second attempt; None if it fails over this image only, which is then rejected.
+
+        Raises:
+            WorkerError: It fails over a blank image of this size too, or has no memory, so the image is not to blame.
+        """
+        if self._worker.closed:
+            raise Closed
+        fitted = image.prepared.parts[part]
+        blank = replace(fitted, canvas=np.zeros_like(fitted.canvas))
+        try:
+            self._worker.find([blank]).result()
+        except CancelledError:
+            raise Closed from None
+        except Exception as also:
+            raise WorkerError(f"the model fails over any image on this machine: {_describe(also)}") from None
+        try:
+            return self._worker.find([fitted]).result()
+        except CancelledError:
+            raise Closed from None
+        except (MemoryError, torch.OutOfMemoryError) as again:
+            raise WorkerError(f"there is not enough memory for the model on this machine: {_describe(again)}") from None
+        except Exception as again:
+            self._fail(image, _describe(again))
+            return None
 
     def _fail(self, image: _Open, why: str) -> None:
         if image.place >= 0:
@@ -220,3 +268,7 @@ class _Batches:
     def _reject(self, place: int, error: ImageError) -> None:
         self._rows.rejected(place, error)
         self._worker.done += 1
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
