@@ -267,14 +267,14 @@ def test_credentials_of_a_bucket_that_expire(
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_database_that_is_restarted(place: Path, expected: dict[str, Any], lasting: bool) -> None:
     with PostgresServer() as server:
-        engine = sqlalchemy.create_engine(server.url)
+        engine = sqlalchemy.create_engine(server.url())
         with engine.begin() as connection:
             connection.execute(sqlalchemy.text("create table photos (name text, image bytea)"))
             rows = [{"n": file.name, "i": file.read_bytes()} for file in (place / "photos").iterdir()]
             connection.execute(sqlalchemy.text("insert into photos values (:n, :i)"), rows)
         engine.dispose()
         options = ["--query", "select * from photos order by name", "--set", "source.key=name"]
-        command = Command(place, server.url, f"database-{lasting}", *options)
+        command = Command(place, server.url(), f"database-{lasting}", *options)
         command.start(give_up_s=1.0 if lasting else None).wait_for(command.num_committed)
         server.stop()
         if lasting:

@@ -51,6 +51,8 @@ _POSTGRESQL_TIMEOUTS = {
     "tcp_user_timeout": 60_000,
 }
 """Seconds, and milliseconds: a server that vanished without a word is missed after about a minute."""
+_POSTGRESQL_IDLE_S = 60
+"""After which a server ends a transaction of a client that vanished, whose locks would hold up the next one."""
 _POSTGRESQL_COLUMNS = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"})
 """Every table of PostgreSQL has these already, for its own use."""
 _BUSY_S = 60
@@ -124,6 +126,8 @@ class SQLDatabase:
             raise ConfigError(f"{self.location!r} needs {error.name!r}: {self._advice()}") from None
         if is_sqlite:
             _prepare_sqlite(engine, self._url)
+        if self._url.get_backend_name() == "postgresql":
+            sa.event.listen(engine, "begin", _limit_idle_time)
         return engine
 
     def _connect_args(self) -> dict[str, Any]:
@@ -253,6 +257,8 @@ class _Transaction:
         for batch in rows.to_batches(max_chunksize=_ROWS_AT_ONCE):
             if len(batch):
                 self._connection.execute(statement, batch.to_pylist())
+        if self._connection.dialect.name == "postgresql":
+            _limit_idle_time(self._connection)  # Once more: the way in which many rows are sent stops that clock.
 
     def select(self, query: Query, **values: Any) -> pa.Table:
         import sqlalchemy as sa
@@ -287,6 +293,11 @@ def _parsed(url: str) -> "URL":
     if parsed.drivername in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
     return parsed
+
+
+def _limit_idle_time(connection: "Connection") -> None:
+    """Let the server end this transaction if no more is heard of it."""
+    connection.exec_driver_sql(f"set local idle_in_transaction_session_timeout = '{_POSTGRESQL_IDLE_S}s'")
 
 
 def _prepare_sqlite(engine: "Engine", url: "URL") -> None:
