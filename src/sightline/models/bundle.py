@@ -64,10 +64,8 @@ class Bundle:
         else:
             model = self._load_weights(size)
         own, said = preprocessing_of(model), info.preprocessing
-        chosen = {
-            "square": said.square,
-            "reduced_decode": said.reduced_decode,
-        }  # How it is used, not what it learned.
+        # The canvas and the decoding are for the bundle to choose, whatever it has learned from.
+        chosen = {"square": said.square, "reduced_decode": said.reduced_decode}
         if size is None and own.model_copy(update=chosen) != said:
             raise DamagedError(
                 f"{str(self.path)!r} wants images prepared as {said}; this version of Sightline prepares them as "
