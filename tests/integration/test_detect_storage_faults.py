@@ -1,4 +1,4 @@
-"""`sightline detect` over sources that fail for a while: a disk, a mount, the credentials of a bucket, a database.
+"""`sightline detect` over sources, and into targets, that fail for a while: a disk, a mount, a bucket, a database.
 
 Nothing that results from the fault is committed, and when it is over the same command ends with the rows of a run that
 nothing disturbed.
@@ -289,3 +289,49 @@ def test_a_database_that_is_restarted(place: Path, expected: dict[str, Any], las
         command.finish()
     found = {name.rpartition("#")[2]: row for name, row in command.rows().items()}
     assert found == expected
+
+
+class IntoDatabase(Command):
+    """A command whose rows go into PostgreSQL."""
+
+    def __init__(self, place: Path, source: str, server: PostgresServer) -> None:
+        super().__init__(place, source, server.url())
+        self._engine = sqlalchemy.create_engine(server.url(), poolclass=sqlalchemy.NullPool)
+
+    def _ask(self, sql: str) -> list[Any]:
+        with self._engine.connect() as connection:
+            return list(connection.execute(sqlalchemy.text(sql)))
+
+    def num_committed(self) -> int:
+        if self._ask("select to_regclass('images')")[0][0] is None:
+            return 0
+        return int(self._ask("select count(*) from images")[0][0])
+
+    def rows(self) -> dict[str, Any]:
+        images = self._ask("select image_id, uri, status, reason from images")
+        boxes: dict[str, list[tuple[str, float]]] = {image_id: [] for image_id, *_ in images}
+        assert len(boxes) == len(images)
+        for image_id, label, score in self._ask("select image_id, label, score from detections"):
+            boxes[image_id].append((label, round(score, 4)))
+        return {row[1].rpartition("/")[2]: (*row[2:], boxes[row[0]]) for row in images}
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_target_that_is_restarted(place: Path, expected: dict[str, Any], lasting: bool) -> None:
+    with PostgresServer() as server:
+        command = IntoDatabase(place, str(place / "photos"), server)
+        command.start(give_up_s=1.0 if lasting else None).wait_for(command.num_committed)
+        server.stop()
+        if lasting:
+            assert "run the same command" in command.fail()
+            server.start()
+            assert 0 < command.num_committed() < COUNT
+            command.start()
+        else:
+            time.sleep(2)
+            server.start()
+        command.finish()
+        found = command.rows()
+    assert {name: (*row[:2], sorted(row[2])) for name, row in found.items()} == {
+        name: (*row[:2], sorted(row[2])) for name, row in expected.items()
+    }
