@@ -302,6 +302,32 @@ def test_directories_of_others_are_left(tmp_path, ingest):
     assert sorted(path.name for path in (ingest.workspace / "datasets").iterdir()) == sorted([*names, "x"])
 
 
+IN_A_CONTAINER = """
+import sys
+from sightline.data.target import DatasetTarget
+with DatasetTarget(sys.argv[1]).open() as directory:
+    print(directory, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_container_of_the_same_name_is_writing_is_left(tmp_path, ingest):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    shell = 'echo "$0" > /proc/sys/kernel/ns_last_pid && "$@" && true'  # The next process there gets the next id.
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", shell, str(ended.pid - 1)]
+    if subprocess.run([*container, "true"], capture_output=True).returncode:
+        pytest.skip("PID namespaces cannot be made here")
+    place = ingest.workspace / "datasets" / "x"
+    command = [*container, sys.executable, "-c", IN_A_CONTAINER, str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        theirs = Path(process.stdout.readline().strip())
+        assert theirs.is_dir()
+        ingest(classes_source(tmp_path / "s", 4), "x")
+        assert theirs.is_dir()
+        process.communicate("\n", timeout=60)
+
+
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -2,7 +2,12 @@
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,8 @@ from fakes import MODEL, item
 from sightline.detection.chunk_hash import hash_ids
 from sightline.detection.rows import rejected_rows
 from sightline.detection.schema import IMAGES
-from sightline.detection.targets import atomic_files, file_lock
+from sightline.detection.targets import atomic_files, file_lock, lease, row_file
+from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget, scan_images
 from sightline.detection.targets.target import Owner, StoredChunk
 from sightline.errors import ConfigError, DamagedError, ExistsError, ImageError, StorageError
@@ -124,11 +130,8 @@ def test_earlier_deaths_are_remembered(target: ParquetTarget) -> None:
 
 
 def test_of_many_that_see_a_lease_expire_one_gets_it(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-    from threading import Barrier
-
     runs = [(opened(tmp_path / "t"), Owner(f"run{number}", "elsewhere", number)) for number in range(6)]
-    barrier = Barrier(len(runs))
+    barrier = threading.Barrier(len(runs))
     with ThreadPoolExecutor(len(runs)) as threads:
         for number in range(60):
             chunk = f"chunk{number}"
@@ -139,6 +142,28 @@ def test_of_many_that_see_a_lease_expire_one_gets_it(tmp_path: Path) -> None:
                 return run[0].claim([chunk], run[1], lease_s=3600)
 
             assert sorted(map(len, threads.map(claim, runs))) == [0] * (len(runs) - 1) + [1]
+
+
+def test_of_two_that_see_a_lease_expire_the_slower_gets_nothing(
+    target: ParquetTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is held up between what it saw and what it does about it; meanwhile the other has got the chunk."""
+    has_seen, may_go_on = threading.Event(), threading.Event()
+
+    def is_dead(host: str, pid: int) -> bool:
+        if pid == DEAD.pid and threading.current_thread() is not threading.main_thread():
+            has_seen.set()
+            assert may_go_on.wait(60)
+        return pid == DEAD.pid
+
+    target.claim(["a"], DEAD, lease_s=3600)
+    monkeypatch.setattr(lease, "is_dead", is_dead)
+    with ThreadPoolExecutor(1) as thread:
+        slower = thread.submit(opened(target.directory).claim, ["a"], ELSEWHERE, lease_s=3600)
+        assert has_seen.wait(60)
+        assert target.claim(["a"], ME, lease_s=3600) == {"a": 2}
+        may_go_on.set()
+        assert slower.result(60) == {}
 
 
 def test_a_dead_owner_holds_nothing(target: ParquetTarget) -> None:
@@ -156,6 +181,34 @@ def test_a_process_of_a_container_with_the_same_name_is_not_dead(target: Parquet
     target.close()
     assert theirs.exists()
     assert (target.directory / "leases" / "run-container").exists()
+
+
+IN_A_CONTAINER = """
+import sys
+from pathlib import Path
+from sightline.detection.targets.lease import this_run
+from sightline.detection.targets.parquet import ParquetTarget
+target, me = ParquetTarget(Path(sys.argv[1])), this_run()
+target.claim(["a"], me, lease_s=3600)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_container_of_the_same_name_keeps_its_lease(target: ParquetTarget) -> None:
+    """A real process in a PID namespace of its own, where its id is one that no process has here."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    shell = 'echo "$0" > /proc/sys/kernel/ns_last_pid && "$@" && true'  # The next process there gets the next id.
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", shell, str(ended.pid - 1)]
+    if subprocess.run([*container, "true"], capture_output=True).returncode:
+        pytest.skip("PID namespaces cannot be made here")
+    command = [*container, sys.executable, "-c", IN_A_CONTAINER, str(target.directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert target.claim(["a"], this_run(), lease_s=3600) == {}
+        process.communicate("\n", timeout=60)
 
 
 def test_a_torn_lease_is_nobodys(target: ParquetTarget) -> None:
@@ -210,8 +263,6 @@ def test_a_rewrite_of_rows_that_changed_meanwhile_is_refused(target: ParquetTarg
 
 
 def test_rewrites_race(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     targets = [opened(tmp_path / "t") for _ in range(4)]
     targets[0].commit("c", rows("c", "a"), ME)
 
@@ -311,8 +362,6 @@ def test_rows_of_other_columns_are_refused(target: ParquetTarget) -> None:
 
 
 def test_rows_of_a_newer_format_are_refused(target: ParquetTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sightline.detection.targets import row_file
-
     monkeypatch.setattr(row_file, "ROW_FORMAT", 3)
     target.commit("c", rows("c", "a"), ME)
     monkeypatch.undo()
@@ -323,8 +372,6 @@ def test_rows_of_a_newer_format_are_refused(target: ParquetTarget, monkeypatch: 
 @pytest.mark.parametrize("operation", ["claim", "renew", "commit", "publish", "generation", "rows", "committed"])
 def test_a_directory_that_is_gone_is_a_sentence(operation: str, target: ParquetTarget) -> None:
     """At once: the renewal of leases lives on it."""
-    import shutil
-
     target.claim(["a"], ME, lease_s=30)
     shutil.rmtree(target.directory)
     arguments: dict[str, Any] = {
