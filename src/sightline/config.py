@@ -202,7 +202,7 @@ class SourceConfig(Section):
     path: str | None = None
     """For tables: the column with paths or URLs of images; default: found by name."""
     key: str | None = None
-    """For tables: the column that tells rows apart; default: found by name, else the path."""
+    """For tables: the column that tells rows apart; default: found by name, else the path. Files: or "row number"."""
     root: str | None = None
     """The folder that relative paths of tables and lists begin at; default: that of the table or list."""
 

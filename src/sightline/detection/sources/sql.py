@@ -106,7 +106,7 @@ class SqlSource:
         if not found:
             raise ImageError("row not found", item.uri[:300], stage="read")
         if len(found) > 1:  # As where 'a' and 'A' are the same to the database.
-            raise ImageError("several rows of a key", item.uri[:300], stage="read")
+            raise ImageError("several rows of a key", item.uri[:300], stage="path")
         return image_of(found[0][0], item.uri)
 
     def is_visible(self) -> bool:
