@@ -8,6 +8,7 @@ that are not of these images belong to another plan, and end the run.
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -18,6 +19,7 @@ import pyarrow as pa
 from sightline.detection.chunk_hash import ChunkHashes, count_of, hash_ids
 from sightline.detection.item import Item, Source
 from sightline.detection.known import Known
+from sightline.detection.sources.limited import Limited
 from sightline.detection.targets.target import Target, rewrite_lease
 from sightline.errors import DamagedError, StorageError
 from sightline.retry import STORAGE_RETRY
@@ -100,6 +102,7 @@ class Planner:
         self._target, self._source, self._chunk, self._retry = target, source, chunk, retry
         self._generations: list[Generation] = []
         self._planned = 0
+        self._most = source.limit if isinstance(source, Limited) else sys.maxsize
         self._stopped = False
         self._revisions: dict[str, int] = {}
         self.known = Known()
@@ -123,7 +126,7 @@ class Planner:
         for item in self._source.items():
             if self._stopped:
                 return
-            if self.known.is_new(item):
+            if self.known.is_new(item) and self._planned + len(fresh) < self._most:
                 fresh.append(item)
                 if len(fresh) >= self._generation_size():
                     yield from self._publish(fresh)
@@ -204,7 +207,7 @@ class Planner:
             plan = _published(self._target, number)
             theirs = {row[0] for row in _rows(_decode(plan, self._target, number)[0])}
             yield self._adopt(plan)
-            fresh = [item for item in fresh if item.image_id not in theirs]
+            fresh = [item for item in fresh if item.image_id not in theirs][: max(0, self._most - self._planned)]
 
     def _adopt(self, plan: bytes) -> Generation:
         table, hashes = _decode(plan, self._target, len(self._generations))

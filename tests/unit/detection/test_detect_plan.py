@@ -11,9 +11,10 @@ from fakes import MODEL, Images, item, names
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.detection.item import Item
+from sightline.detection.item import Item, Source
 from sightline.detection.plan import Planner, Retry, _seal, read_chunks
 from sightline.detection.rows import Rows, rejected_rows
+from sightline.detection.sources.limited import Limited
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.errors import DamagedError, ImageError
@@ -39,7 +40,7 @@ def planned(target: ParquetTarget) -> Counter[str]:
     return found
 
 
-def plan(target: ParquetTarget, source: Images, retry: Retry = "unread") -> Planner:
+def plan(target: ParquetTarget, source: Source, retry: Retry = "unread") -> Planner:
     planner = Planner(target, source, retry=retry)
     for _ in planner.generations():
         pass
@@ -60,6 +61,23 @@ def test_chunks_are_small_at_first(target: ParquetTarget) -> None:
     assert sizes[:8] == [8] * 8
     assert set(sizes[9:20]) == {32}
     assert sum(sizes) == 1500
+
+
+def test_a_limit_is_that_of_the_plan(target: ParquetTarget) -> None:
+    """Also when other images are the first of the source by now, and while two runs plan."""
+    plan(target, Limited(names(100, 200), 20))
+    plan(target, Limited(names(200), 20))
+    assert planned(target) == Counter(names(100, 120).content.keys())
+
+
+def test_two_runs_with_a_limit(target: ParquetTarget) -> None:
+    left = Planner(target, Limited(names(0, 900), 300)).generations()
+    right = Planner(target, Limited(names(500, 1400), 300)).generations()
+    next(left)
+    for rest in (right, left):
+        for _ in rest:
+            pass
+    assert sum(planned(target).values()) == 300
 
 
 def test_an_image_that_is_listed_twice(target: ParquetTarget) -> None:
