@@ -196,7 +196,6 @@ def limit_turn(bench: Bench, processes: int, threads: int) -> float:
 
 def loop_in_memory(bench: Bench, threads: int) -> None:
     """One plain loop: photos are decoded and fitted before the clock starts. Says its images per second."""
-    from sightline.data.decode import decode_reduced
     from sightline.data.memory import keep_freed_memory
     from sightline.detection.setup import Engine
     from sightline.engines.opening import open_predictor, resolve_engine
@@ -204,26 +203,21 @@ def loop_in_memory(bench: Bench, threads: int) -> None:
 
     bundle = open_bundle(bench.bundle)
     engine, cache = resolve_engine(bundle, "auto", "cpu"), bench.workspace / "compiled"
-    lanes = Engine(engine, "cpu", threads, None, rectangular=True, max_pixels=0).lanes  # As workers have them.
+    lanes = Engine(
+        engine, "cpu", threads, None, rectangular=True, reduced_decode=True, max_pixels=0
+    ).lanes  # As workers have them.
     predictor = open_predictor(
         bundle,
         engine=engine,
         threads=threads,
         lanes=lanes,
         device="cpu",
-        rectangular=True,
         floor=THRESHOLD,
         cache=cache,
     )
     keep_freed_memory()  # As workers do.
-    box, fitted = predictor.letterbox, []
-    for photo in sorted(bench.options.photos.glob("*.jpg"))[: bench.options.images]:
-        pixels, size = decode_reduced(
-            photo.read_bytes(),
-            lambda width, height: box.fitted(width=width, height=height),
-            max_pixels=predictor.max_pixels,
-        )
-        fitted.append(predictor.fit(pixels, size=size))
+    photos = sorted(bench.options.photos.glob("*.jpg"))[: bench.options.images]
+    fitted = [predictor.fit_encoded(photo.read_bytes()) for photo in photos]
     shapes = {image.canvas.shape: image for image in fitted}.values()
     with ThreadPoolExecutor(lanes) as pool:
 

@@ -320,7 +320,16 @@ def evaluate(
             results.add(chosen[position].file_name, found.boxes, found.scores, found.labels)
 
     loader = LoadOptions.of(config or Config(), batch=batch)
-    return score(loaded, chosen, metric, loader=loader, progress=progress, on_found=on_found, runner=runner)
+    return score(
+        loaded,
+        chosen,
+        metric,
+        loader=loader,
+        progress=progress,
+        on_found=on_found,
+        runner=runner,
+        preprocessing=bundle.info.preprocessing,
+    )
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

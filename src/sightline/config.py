@@ -202,7 +202,7 @@ class SourceConfig(Section):
     path: str | None = None
     """For tables: the column with paths or URLs of images; default: found by name."""
     key: str | None = None
-    """For tables: the column that tells rows apart; default: found by name, else the path."""
+    """For tables: the column that tells rows apart; default: found by name, else the path. Files: or "row number"."""
     root: str | None = None
     """The folder that relative paths of tables and lists begin at; default: that of the table or list."""
 
@@ -222,10 +222,10 @@ class DetectConfig(Section):
     """Cut images that are larger than this into tiles of so many pixels, and detect on every tile."""
     overlap: float = Field(0.2, ge=0, lt=1)
     """Share of a tile that it has in common with the next."""
-    rectangular: bool = True
-    """Whether images go into models that allow it without padding them to a square."""
-    reduced_decode: bool = True
-    """Whether JPEGs more than twice as large as the model's input are decoded at reduced scale."""
+    rectangular: bool | None = None
+    """Whether images go into models that allow it without padding them to a square; default: as the bundle says."""
+    reduced_decode: bool | None = None
+    """Whether JPEGs at least twice as large as the model's input are decoded at reduced scale; default: likewise."""
     batch: int | None = Field(None, gt=0)
     """Images that go through the model at once; default: 1 on a CPU, 16 on a GPU."""
     workers: int = Field(1, gt=0)
@@ -244,8 +244,8 @@ class DetectConfig(Section):
     """A run that gives no sign of life for so long loses the chunks it was working on to others."""
     stall_s: float = Field(300.0, gt=0)
     """A worker that finishes no image for so long is ended."""
-    max_rejected: float = Field(1.0, ge=0, le=1)
-    """Exit code 4 when a larger share of the images than this was rejected."""
+    max_rejected: float | None = Field(None, ge=0, le=1)
+    """Exit code 4 when a larger share of the images than this was rejected; default: when all of them were."""
     save_images: int = Field(0, ge=0)
     """Keep so many pictures with boxes beside the detections."""
     table_prefix: str = ""

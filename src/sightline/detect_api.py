@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.config import Config, DetectConfig, SourceConfig, load_config
 from sightline.errors import NotFoundError, StorageError, TooManyRejectedError
-from sightline.workspace import Workspace, check_name, is_location
+from sightline.workspace import Workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ def detect(
         source: A folder, a pattern, a list, an archive, a dataset, a table, or a database with `query`.
         to: A name in the workspace, a directory, a .duckdb file or the URL of a database; default: a name made from
             source and model.
-        retry_rejected: Look at images again that were rejected.
+        retry_rejected: Look at all images again that were rejected, not only at those that could not be read.
         watch: Ask the source for new images for ever.
         on_progress: Told how far it is, several times a second.
         on_note: Told what was chosen and why, and of workers that died.
@@ -57,7 +57,11 @@ def detect(
         settings: Any of the settings of `detect` and `source`, such as workers=4 or where="split='test'".
 
     Raises:
-        TooManyRejectedError: More than `max_rejected` of the images could not be used; their rows say why.
+        NotFoundError: There is no image, and never was.
+        WorkerError: Workers cannot start, or get nowhere. A thread that hangs over an image is left behind then, and
+            Python waits for it when the program ends; the command line does not.
+        TooManyRejectedError: More than `max_rejected` of the images could not be used, or all of them where nothing is
+            said; their rows say why.
 
     >>> import sightline
     >>> result = sightline.detect("boards@champion", "photos/", to="boards-today")  # doctest: +SKIP
@@ -77,19 +81,20 @@ def detect(
     root, config = Workspace.find(workspace), _settled(config, settings)
     note = on_note or (lambda text: None)
     given = {"on_progress": on_progress, "on_note": on_note, "should_stop": should_stop}
+    prefix = config.detect.table_prefix
+    target: Target | None = None if to is None else open_target(str(to), root, table_prefix=prefix)
     config = _in_cluster(config, note)
     with cluster(config.detect) as device:
         nodes = current_nodes()
         check_cores(config.detect, nodes)
         prepared = _prepare(model, source, root, config, device, note)
         check_detection(prepared, nodes, on_note=note)
-        name, place = _named(to, prepared)
         root.make()
-        target: Target = open_target(place, root, table_prefix=config.detect.table_prefix)
-        if place.lower().endswith(DUCKDB_SUFFIXES):
+        target = target or open_target(prepared.job.usual_name, root)
+        if target.location.lower().endswith(DUCKDB_SUFFIXES):
             _trust_target(target.location, root, note)
-        own = root.detections / name
-        directory = target.directory if isinstance(target, ParquetTarget) else own
+        name = _name(target, prepared, root)
+        directory = target.directory if isinstance(target, ParquetTarget) else root.detections / name
         pictures = Pictures(
             directory / "pictures",
             config.detect.save_images,
@@ -108,9 +113,9 @@ def detect(
                 retry_rejected=retry_rejected,
                 watch_every_s=_WATCH_EVERY_S if watch else None,
             )
-            if directory.resolve() != own.resolve() or not isinstance(target, ParquetTarget):
-                manifest = target.read_manifest() or {}
-                record(root, name, manifest, prefix=config.detect.table_prefix)
+            _check_found(result.summary.images, prepared)
+            if not _is_own(target, root):
+                record(root, name, target.read_manifest() or {}, prefix=prefix)
     if pictures.saved:
         result = dataclasses.replace(result, pictures=str(pictures.directory))
     _check_rejected(result, config.detect)
@@ -137,7 +142,10 @@ def estimate_detection(
     note = on_note or (lambda text: None)
     root, config = Workspace.find(workspace), _in_cluster(_settled(config, settings), note)
     with cluster(config.detect) as device:
-        return estimate(_prepare(model, source, root, config, device, note))
+        prepared = _prepare(model, source, root, config, device, note)
+        found = estimate(prepared)
+    _check_found(found.images, prepared)
+    return found
 
 
 def list_detections(*, workspace: str | Path | None = None) -> "list[PastJob]":
@@ -262,15 +270,22 @@ def _prepare(
     return prepared
 
 
-def _named(to: str | Path | None, prepared: "Prepared") -> tuple[str, str]:
-    """What the job is called, and where its rows go."""
-    from sightline.detection.targets.factory import DUCKDB_SUFFIXES
+def _is_own(target: "Target", root: Workspace) -> bool:
+    """Whether it is a job's directory in the workspace."""
+    from sightline.detection.targets.parquet import ParquetTarget
 
-    if to is None:
-        return prepared.job.usual_name, prepared.job.usual_name
-    if is_location(str(to)) or str(to).lower().endswith(DUCKDB_SUFFIXES):
-        return prepared.job.usual_name, str(to)
-    return check_name(str(to)), str(to)
+    return isinstance(target, ParquetTarget) and target.directory.parent.resolve() == root.detections.resolve()
+
+
+def _name(target: "Target", prepared: "Prepared", root: Workspace) -> str:
+    """What the job is called: as its directory in the workspace, else by what it is and where its rows go."""
+    from sightline.detection.past import make_room, name_elsewhere
+
+    if not _is_own(target, root):
+        return name_elsewhere(root, prepared.job, target.location, prefix=prepared.config.table_prefix)
+    name = Path(target.location).name
+    make_room(root, name)
+    return name
 
 
 def _in_cluster(config: Config, on_note: Callable[[str], None]) -> Config:
@@ -293,11 +308,27 @@ def _settled(config: Config | None, settings: dict[str, Any]) -> Config:
     return load_config(flags={**given, **merged})
 
 
+def _check_found(images: int, prepared: "Prepared") -> None:
+    """A source that never had an image is a mistake more often than not."""
+    from sightline.data.decode import SUFFIXES
+
+    if not images:
+        raise NotFoundError(
+            f"no images were found in {prepared.job.source!r}: folders, patterns and archives are searched for files "
+            f"that end in {', '.join(sorted(SUFFIXES))}, other sources for rows. Check the source; --watch waits for "
+            "images that are still to come"
+        )
+
+
 def _check_rejected(result: "DetectResult", config: DetectConfig) -> None:
-    found = result.summary
-    if found.images and found.rejected / found.images > config.max_rejected:
+    found, allowed = result.summary, config.max_rejected
+    if allowed is None:
+        too_many, rule = found.rejected == found.images, "that is no error with --max-rejected 1 only"
+    else:
+        too_many, rule = found.rejected > allowed * found.images, f"at most {allowed:.1%} were allowed"
+    if too_many:
         reason = next(iter(found.reasons), "")
         raise TooManyRejectedError(
-            f"{found.rejected:,} of {found.images:,} images were rejected, most for {reason!r}; at most "
-            f"{config.max_rejected:.1%} were allowed. Their rows in {result.target} say why"
+            f"{found.rejected:,} of {found.images:,} images were rejected, most for {reason!r}; {rule}. Their rows in "
+            f"{result.target} say why"
         )

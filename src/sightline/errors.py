@@ -5,7 +5,9 @@ SightlineError
 ├── NotFoundError          a dataset, file or folder that is not there
 ├── ExistsError            something is there already and would be overwritten
 ├── FormatError            annotations or a model in a form that is not what it should be
-├── StorageError           a disk or bucket that refused
+├── StorageError           a disk, bucket or database that refused
+│   └── SourceError        a source of images that cannot be read at the moment
+├── WorkerError            workers that cannot start, get nowhere, or have a machine that fails them
 ├── MissingExtraError      an optional package is not installed
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
@@ -45,7 +47,15 @@ class FormatError(SightlineError):
 
 
 class StorageError(SightlineError):
-    """A disk or bucket that refused."""
+    """A disk, bucket or database that refused."""
+
+
+class SourceError(StorageError):
+    """A source of images that cannot be read at the moment: it says nothing about the image that was asked for."""
+
+
+class WorkerError(SightlineError):
+    """Workers that cannot start, get nowhere, or have a machine that fails them."""
 
 
 class DamagedError(SightlineError):
@@ -84,12 +94,15 @@ class MissingExtraError(SightlineError):
 
 
 class ImageError(SightlineError):
-    """One image or annotation that cannot be used.
+    """One image or annotation that cannot be used, or a list entry that leads to none: nothing else is to blame.
 
     Args:
         reason: A short, stable phrase that can be counted, such as "truncated image".
         detail: What exactly was seen, with file, line or value.
-        stage: Where it was noticed: "path", "read", "decode", "annotation".
+        stage: Where it was noticed. "path": its name, or the kind of entry, rules it out; "read": it is not there or
+            cannot be opened, which may be mended, so the next run of `detect` tries it again; "decode": its bytes are
+            no image that is read; "detect": the model fails, or a worker dies, over it alone; "annotation": what is
+            said of it cannot be used.
     """
 
     def __init__(self, reason: str, detail: str = "", *, stage: str = "decode") -> None:

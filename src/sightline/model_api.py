@@ -424,7 +424,7 @@ def export_model(
     if calibrate is not None and not int8:
         raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
     bundle = _finder(workspace, config, on_note).find(str(model))
-    loaded, info = bundle.load(), bundle.info
+    loaded, info, said = bundle.load(), bundle.info, bundle.info.preprocessing
     precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
     name = Path(model).name.replace("@", "-")
     directory = (
@@ -436,12 +436,12 @@ def export_model(
     form = export_onnx(loaded)
     if calibrate is not None:
         options = LoadOptions.of(config or Config())
-        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), options)
+        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), options, said)
         form = quantize_form(form, loaded, images)
     about = {"name": name, "model": info.model, "classes": list(info.classes), "licence": info.licence}
     others: dict[str, bytes] = {}
     if isinstance(loaded, YoloDetector):
         kept = info.model_copy(update={"model": YOLO_ONNX})
         others = {ONNX: form[GRAPH], DESCRIPTION: kept.to_json().encode(), CARD: model_card(kept).encode()}
-    write_export(directory, form, loaded, to=to, precision=precision, about=about, others=others)
+    write_export(directory, form, loaded, to=to, precision=precision, preprocessing=said, about=about, others=others)
     return directory

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))  # `overfitted` teaches models for benchmarks too.
 sys.path.insert(0, str(Path(__file__).parent))  # `ray_nodes` and others are shared by the tests below.
 
+from postgres_server import PostgresServer
 from programs import need
 from ray_nodes import RayCluster
 
@@ -46,31 +46,9 @@ def failing_reads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a database on a server of our own, which listens on a socket in a temporary directory only."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    initdb = need("PostgreSQL", str(found[-1]) if found else shutil.which("initdb"))
-    directory = Path(tempfile.mkdtemp(prefix="sightline-pg-"))  # Short, for its socket's sake, and open to its user.
-    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
-    if user:
-        shutil.chown(directory, "postgres")
-    data = directory / "data"
-    subprocess.run([*user, initdb, "-D", data, "-A", "trust", "-U", "postgres"], check=True, capture_output=True)
-    options = [f"-k{directory}", "-clisten_addresses=", "-cfsync=off"]
-    server = subprocess.Popen(
-        [*user, Path(initdb).with_name("postgres"), "-D", data, *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        ready = [Path(initdb).with_name("pg_isready"), "-q", "-h", directory]
-        for _ in range(600):
-            if subprocess.run(ready).returncode == 0:
-                break
-            time.sleep(0.1)
-        yield f"postgresql+psycopg://postgres@/postgres?host={directory}"
-    finally:
-        server.send_signal(signal.SIGINT)  # Fast shutdown: does not wait for clients.
-        server.wait(30)
-        shutil.rmtree(directory)
+    server = PostgresServer().start()
+    yield server.url()
+    server.remove()
 
 
 @pytest.fixture

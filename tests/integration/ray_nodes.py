@@ -54,6 +54,11 @@ class RayCluster:
         finally:
             ray.shutdown()
 
+    def lose_nodes(self) -> None:
+        """End all nodes at once, as if their machines had lost power."""
+        while self._nodes:
+            self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
+
     def replace_node_of(self, worker: int) -> None:
         """End a worker's node at once, as if its machine had lost power, and bring up another."""
         (parent,) = (parent for pid, parent, _ in processes() if pid == worker)
@@ -69,12 +74,13 @@ def _raylet(node: Any) -> int:
 
 
 class BlindNode:
-    """A node, with a resource of its own, in whose eyes a directory is empty."""
+    """A node in whose eyes a directory is empty, or holds what lies in another."""
 
-    def __init__(self, address: str, hidden: Path, *, num_cpus: int) -> None:
+    def __init__(self, address: str, hidden: Path, *, num_cpus: int, shown: Path | None = None) -> None:
         ray = Path(sys.executable).with_name("ray")
         start = f"{ray} start --address={address} --num-cpus={num_cpus} --block --disable-usage-stats"
-        self._command = f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {start}"
+        copy = f"cp -r {shlex.quote(str(shown))}/. {shlex.quote(str(hidden))} && " if shown else ""
+        self._command = f"mount -t tmpfs none {shlex.quote(str(hidden))} && {copy}exec {start}"
 
     def __enter__(self) -> "BlindNode":
         self._process = subprocess.Popen(

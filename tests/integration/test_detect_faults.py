@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from commands import FAULTS
 from ray_nodes import BlindNode, RayCluster, processes
 
 import sightline
+from sightline.cluster.connection import connected
 from sightline.data.decode import encode_jpeg
 from sightline.detection.runner import Progress
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, ImageError, SourceError, WorkerError
 from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import make_model
 
@@ -151,6 +153,37 @@ def test_sigterm(place: Path) -> None:
     assert not list((place / "ws" / "detections" / "stopped" / "leases").iterdir())
 
 
+def test_an_image_that_hangs(place: Path, poison: Path, expected: dict[str, Any]) -> None:
+    """A thread cannot be ended: the command is, when it is asked to stop and when nothing was finished for long."""
+    poison.write_text("000.jpg:hang")
+    leases = place / "ws" / "detections" / "hung" / "leases"
+    with ExitStack() as stack:
+        stack.callback(poison.unlink)
+        stopped = start(place, "hung")
+        stack.callback(stopped.kill)
+        while not (leases.is_dir() and any(leases.iterdir())) and stopped.poll() is None:
+            time.sleep(0.01)
+        time.sleep(2)
+        stopped.send_signal(signal.SIGINT)
+        stopped.communicate(timeout=60)
+        assert stopped.returncode == 130
+        stalled = start(place, "hung", "--set", "detect.stall_s=3")
+        stack.callback(stalled.kill)
+        stalled.communicate(timeout=TIMEOUT_S)
+        assert stalled.returncode == 3
+        said = (place / "hung.log").read_text()
+        assert "no image was finished in 3 s (chunk 000000-00000" in said
+        assert "run the same command again" in said
+        apart = start(place, "hung", "--set", "detect.stall_s=3")
+        stack.callback(apart.kill)
+        apart.communicate(timeout=TIMEOUT_S)
+        assert apart.returncode == 0
+    rows = found(place, "hung")
+    assert rows.keys() == expected.keys()
+    different = {name for name, row in rows.items() if row != expected[name]}
+    assert {Path(name).name for name in different} == {"000.jpg"}
+
+
 def on_ray(place: Path, nodes: RayCluster, name: str, **settings: Any) -> list[str]:
     notes: list[str] = []
     given = {"engine": "torch", "chunk": 8, "workers": 2, "address": nodes.address, "on_note": notes.append}
@@ -217,11 +250,55 @@ def test_too_small_a_cluster(place: Path, nodes: RayCluster, expected: dict[str,
     assert found(place, "many") == expected
 
 
+@pytest.mark.slow
+def test_a_cluster_that_loses_all_its_nodes(place: Path) -> None:
+    with RayCluster(1) as cluster:
+
+        def on_progress(progress: Progress) -> None:
+            if progress.new > 20:
+                cluster.lose_nodes()
+
+        with pytest.raises(WorkerError, match=r"no worker was ready in 60 s: each needs 1 CPUs .* has 0 CPUs"):
+            on_ray(place, cluster, "ray-lost", workers=1, on_progress=on_progress, stall_s=5)
+
+
+def test_a_source_that_is_away_on_the_drivers_node(nodes: RayCluster) -> None:
+    """The worker that reads through that node hears of it as if it had read by itself."""
+    import ray
+
+    from sightline.detection.item import Item
+    from sightline.detection.ray_pool import ServedSource, SourceServer
+
+    class Away:
+        def read(self, item: Item) -> bytes:
+            raise SourceError("the bucket is away") if item.ref == "away" else ImageError("truncated image")
+
+    with connected(nodes.address):
+        remote: Any = ray.remote
+        served = ServedSource("photos", remote(num_cpus=0)(SourceServer).remote(Away()))
+        for ref, error in {"away": SourceError, "bad": ImageError}.items():
+            with pytest.raises(error) as raised:
+                served.read(Item(ref, ref, "", ref))
+            assert type(raised.value) is error
+        ray.kill(served.server)
+        with pytest.raises(SourceError, match="does not answer"):
+            served.read(Item("any", "any", "", "any"))
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may hide a directory from a process")
-def test_a_node_that_sees_neither_model_nor_images(place: Path, expected: dict[str, Any]) -> None:
-    """Both travel by Ray."""
-    with RayCluster(0) as cluster, BlindNode(cluster.address, place, num_cpus=2):
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_node_that_sees_neither_model_nor_images(
+    place: Path, expected: dict[str, Any], tmp_path: Path, has_others: bool
+) -> None:
+    """Both travel by Ray; also where other images lie under the same names."""
+    if has_others:
+        (tmp_path / "photos").mkdir()
+        for photo in (place / "photos").iterdir():
+            (tmp_path / "photos" / photo.name).write_bytes(encode_jpeg(np.zeros((64, 80, 3), np.uint8)))
+    shown = tmp_path if has_others else None
+    with RayCluster(0) as cluster, BlindNode(cluster.address, place, num_cpus=2, shown=shown):
         cluster.wait_for_cpus(2)
-        notes = on_ray(place, cluster, "blind")
-    assert any("does not see the source" in note for note in notes)
-    assert found(place, "blind") == expected
+        notes = on_ray(place, cluster, f"blind-{has_others}")
+    said = "has other bytes there" if has_others else f"{place}/photos is not there"
+    assert any("a worker does not see the source" in note and said in note for note in notes)
+    assert found(place, f"blind-{has_others}") == expected

@@ -25,6 +25,7 @@ from sightline.models.bundle import open_bundle
 from sightline.models.detector import Detector, Found
 from sightline.models.factory import CLASSIFIERS
 from sightline.models.nano import NanoDetector
+from sightline.models.preprocessor import make_preprocessor
 from sightline.models.yolo import YoloDetector
 from sightline.training.evaluate import in_original
 
@@ -46,7 +47,7 @@ class Taught:
         """mAP, in pixels of the images as they are stored."""
         metric = DetectionMetric(self.dataset.classes)
         for position, one in enumerate(found):
-            boxes = in_original(one, self.model, self.dataset, position)
+            boxes = in_original(one, make_preprocessor(self.model).letterbox, self.dataset, position)
             metric.update(position, self.dataset.annotation(position), boxes)
         return metric.compute().map
 
@@ -138,6 +139,7 @@ def test_exported_files_say_what_they_are(to: Any, teach: Any, overfitted: Path,
     said = json.loads((directory / "engine.json").read_text())
     assert said["classes"] == list(known.dataset.classes)
     assert said["preprocessing"]["letterbox"]["size"] == 160
+    assert (said["preprocessing"]["letterbox"]["square"], said["preprocessing"]["reduced_decode"]) == (False, True)
     assert all((directory / graph["file"]).is_file() for graph in said["graphs"].values())
     found = open_exported(known.model, directory, threads=1).detect(known.images)
     assert agreement(found, known.found, **known.limits).share >= 0.99

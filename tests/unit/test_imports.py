@@ -15,7 +15,7 @@ import sightline
 
 PACKAGE = Path(sightline.__file__).parent
 LAYERS = [
-    {"errors", "lifeline", "retry"},
+    {"errors", "lifeline", "process_identity", "retry"},
     {"secrets"},
     {"structures", "config", "workspace"},
     {"data", "metrics", "tracking", "cluster"},

@@ -73,9 +73,12 @@ def detect(
         str | None, typer.Option(help="For datasets and tables: a condition in SQL.", metavar="\"split='test'\"")
     ] = None,
     query: Annotated[str | None, typer.Option(help="SQL query, for a database.", show_default=False)] = None,
-    retry_rejected: Annotated[bool, typer.Option("--retry-rejected", help="Look at rejected images again.")] = False,
+    retry_rejected: Annotated[
+        bool,
+        typer.Option("--retry-rejected", help="Look at all rejected images again."),
+    ] = False,
     max_rejected: Annotated[
-        float | None, typer.Option(help="Exit code 4 above this share of rejected images.", show_default="1.0")
+        float | None, typer.Option(help="Exit code 4 above this share of rejected images.", show_default="if all are")
     ] = None,
     save_images: Annotated[int | None, typer.Option(help="Keep so many pictures with boxes.", show_default="0")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on with new images until stopped.")] = False,
@@ -178,9 +181,6 @@ def query(
 def _show_estimate(session: Session, found: "Estimate") -> None:
     from sightline.report.quantity import bytes_text
 
-    if not found.images:
-        session.say("there are no images")
-        return
     session.say(f"{found.images:,} images; {found.measured} of them were looked at, {found.rejected} rejected")
     session.say(
         f"about {found.images_per_s:,.1f} images/s with {found.workers} workers and engine {found.engine}: "

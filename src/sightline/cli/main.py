@@ -7,7 +7,7 @@ import typer
 
 from sightline.cli import app as app_command
 from sightline.cli import data, demo, detect, export, models, report, runs, train
-from sightline.cli.session import telling_errors
+from sightline.cli.session import leaving_stuck_threads, telling_errors
 
 app = typer.Typer(
     name="sightline",
@@ -47,5 +47,5 @@ def _root(
 
 def main() -> None:
     """Run the command line."""
-    with telling_errors(debug="--debug" in sys.argv):
+    with leaving_stuck_threads(), telling_errors(debug="--debug" in sys.argv):
         app()

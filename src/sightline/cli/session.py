@@ -4,8 +4,9 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,9 @@ TrackingUri = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+_WORKER_THREADS = ("sightline-detect", "sightline-decode", "sightline-network")
+"""What the names of the threads of `detection/pool.py` and `detection/worker.py` begin with."""
 
 
 @dataclass
@@ -140,6 +144,22 @@ def telling_errors(debug: bool) -> Iterator[None]:
         _fail("out of memory: use fewer workers (--set ingest.workers=1) or a larger machine", 3, debug)
     except Exception as error:
         _fail_unexpectedly(error, debug)
+
+
+@contextmanager
+def leaving_stuck_threads() -> Iterator[None]:
+    """End the process at once if a thread of a worker still reads or computes: Python would wait for it for ever."""
+    try:
+        yield
+    except BaseException as error:
+        if not any(thread.name.startswith(_WORKER_THREADS) for thread in threading.enumerate()):
+            raise
+        if not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error, error.__traceback__)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 @contextmanager

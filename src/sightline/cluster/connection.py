@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +46,13 @@ def connected(address: str | None, settings: Mapping[str, str] | None = None) ->
         yield
         return
     address = address or find_cluster() or "local"
-    with _private_cluster() if address == "local" else _users_cluster():
+    with _private_cluster() if address == "local" else nullcontext():
         _connect(address, dict(settings or {}))
         try:
             with _quiet():
                 yield
         finally:
             ray.shutdown()
-
-
-@contextmanager
-def _users_cluster() -> Iterator[None]:
-    """Reached as the user has set it up."""
-    yield
 
 
 @contextmanager

@@ -202,6 +202,8 @@ def _open(data: EncodedImage, max_pixels: int) -> ImageFile.ImageFile:
         _check_pixels(gif_size(data), max_pixels)
     try:
         image = plugin(io.BytesIO(data))
+    except MemoryError:
+        raise  # It says nothing of the image.
     except Exception as error:
         raise ImageError("unreadable image header", _describe(error)) from None
     _check_pixels(image.size, max_pixels)
@@ -254,6 +256,8 @@ def _orientation(image: ImageFile.ImageFile, data: EncodedImage) -> int:
 def _load(image: Image.Image) -> Image.Image:
     try:
         image.load()
+    except MemoryError:
+        raise  # As in `_open`.
     except Exception as error:
         truncated = "truncated" in str(error).lower() or isinstance(error, EOFError)
         raise ImageError("truncated image" if truncated else "broken image", _describe(error)) from None

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -18,11 +19,13 @@ from sightline.config import AugmentConfig, Config, LoaderConfig
 from sightline.data.augment import augment, keyed_generator
 from sightline.data.decode import MAX_PIXELS, decode
 from sightline.data.geometry import Pixels
+from sightline.data.magic import EncodedImage
 from sightline.data.memory import keep_freed_memory
 from sightline.data.sampler import Positions, Sampler, Share, share
 from sightline.errors import ImageError
 from sightline.structures import Annotation, Sample
 
+Decode = Callable[[EncodedImage], Pixels]
 Transform = Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]
 
 
@@ -71,14 +74,14 @@ class Preparer:
         seed: Of the augmentation.
         augment: What may happen to images; None for nothing.
         transform: Runs last, such as a model's own resizing.
-        max_pixels: Larger images are refused.
+        decode: Makes pixels of an encoded image.
     """
 
     source: SampleSource
     seed: int
     augment: AugmentConfig | None
     transform: Transform | None
-    max_pixels: int
+    decode: Decode
 
     def __call__(self, part: Share) -> Batch:
         """Load the images of one share, or of a piece of one."""
@@ -108,7 +111,7 @@ class Preparer:
 
     def _decode(self, sample: Sample) -> Pixels:
         try:
-            return decode(sample.image, max_pixels=self.max_pixels)
+            return self.decode(sample.image)
         except ImageError as error:
             detail = f"{sample.file_name}: {error.detail}" if error.detail else sample.file_name
             raise ImageError(error.reason, detail, stage=error.stage) from None
@@ -149,6 +152,8 @@ class Loader:
         shuffle: Whether each epoch has its own order.
         augment: Random changes to the images; None for none.
         transform: Runs last on each image and its annotation; picklable if there are processes.
+        decode: Makes pixels of an encoded image, such as the canvas that a model detects on; default: the whole image.
+            Annotations are left as they are. Picklable likewise.
 
     Example:
         >>> loader = Loader(dataset, LoadOptions(16, LoaderConfig(threads=2)), seed=0)  # doctest: +SKIP
@@ -162,6 +167,7 @@ class Loader:
     shuffle: bool = True
     augment: AugmentConfig | None = None
     transform: Transform | None = None
+    decode: Decode | None = None
 
     @property
     def sampler(self) -> Sampler:
@@ -181,7 +187,8 @@ class Loader:
         keep_freed_memory()
         shares = self.sampler.shares(epoch, rank=rank, world_size=world_size, start=start)
         active = self.augment if self.augment is not None and self.augment.active else None
-        prepare = Preparer(self.source, self.seed, active, self.transform, self.options.max_pixels)
+        whole = partial(decode, max_pixels=self.options.max_pixels)
+        prepare = Preparer(self.source, self.seed, active, self.transform, self.decode or whole)
         config = self.options.config
         if config.processes:
             from sightline.data.worker import process_batches  # torch is slow to import, and only needed here.

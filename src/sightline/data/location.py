@@ -6,7 +6,7 @@ from typing import Any
 
 from pyarrow import fs as pafs
 
-from sightline.errors import StorageError
+from sightline.errors import SourceError, StorageError
 
 BUCKET_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "az", "hdfs", "memory", "r2", "oci", "webhdfs")
 _DRIVE = re.compile(r"[A-Za-z]:/")
@@ -32,7 +32,12 @@ def without_secrets(location: str) -> str:
 
 
 def open_bucket(url: str) -> tuple[Any, str]:
-    """The filesystem of a URL, Arrow's own or fsspec's, and the path in it."""
+    """The filesystem of a URL, Arrow's own or fsspec's, and the path in it.
+
+    Raises:
+        SourceError: Neither can open it at the moment.
+        StorageError: Neither can open it: no bucket has this name, or a package is missing.
+    """
     try:
         return pafs.FileSystem.from_uri(url)  # type: ignore[no-any-return]
     except Exception as error:
@@ -43,5 +48,7 @@ def open_bucket(url: str) -> tuple[Any, str]:
         filesystem, path = fsspec.core.url_to_fs(url)
     except Exception as error:
         reasons = f"{arrow_error}; {error}".replace(url, without_secrets(url))
-        raise StorageError(f"cannot open {without_secrets(url)!r}: {reasons}") from None
+        may_pass = any(isinstance(e, OSError) and "not found" not in str(e) for e in (arrow_error, error))
+        kind = SourceError if may_pass else StorageError
+        raise kind(f"cannot open {without_secrets(url)!r}: {reasons}") from None
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path

@@ -11,11 +11,12 @@ from pyarrow import fs as pafs
 
 from sightline.data import disk
 from sightline.data.location import BUCKET_SCHEMES, leads_out, open_bucket, without_secrets
-from sightline.errors import ImageError, NotFoundError, StorageError
+from sightline.errors import ImageError, NotFoundError, SourceError, StorageError
 
 _LEADS_OUT, _FOLDER_LINK = "path leads out of the source", "link to a folder is not followed"
 LINK_REASONS = (_LEADS_OUT, _FOLDER_LINK)
 """Why a link was not followed."""
+NOT_FOUND = "file not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,12 @@ class Folder:
         return path
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file named by an annotation or a listing."""
+        """The bytes of a file named by an annotation or a listing.
+
+        Raises:
+            ImageError: The name, or the file of that name, is to blame.
+            SourceError: The disk or bucket cannot be read at the moment.
+        """
         path = self.safe_path(name)
         try:
             if self.is_local:
@@ -106,10 +112,15 @@ class Folder:
             with self.filesystem.open_input_file(path) as stream:
                 disk.check_size(stream.size())
                 return bytes(stream.read())
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            raise ImageError("file not found", repr(name)[:200], stage="read") from None
-        except OSError as error:
-            raise ImageError("file not readable", f"{name!r}: {error}"[:300], stage="read") from None
+        except (OSError, ValueError) as error:
+            raise read_failure(name, IsADirectoryError() if self._is_bucket_folder(path) else error) from None
+
+    def _is_bucket_folder(self, path: str) -> bool:
+        """Whether a bucket says so; what opening a folder raises differs from one to the other."""
+        try:
+            return not self.is_local and self.filesystem.get_file_info(path).type == pafs.FileType.Directory
+        except (OSError, ValueError):
+            return False
 
     def open_file(self, name: str) -> Any:
         """An Arrow file of a trusted name, open for random access."""
@@ -228,8 +239,25 @@ class Folder:
     def _real_parent(self, path: str) -> str:
         found = self._real_parents.get(path)
         if found is None:
-            found = self._real_parents[path] = os.path.realpath(path)
+            try:
+                found = self._real_parents[path] = os.path.realpath(path, strict=True)
+            except OSError as error:  # What is not there now is not remembered.
+                if not disk.concerns_one_file(error):
+                    raise read_failure(path, error) from None
+                return os.path.realpath(path)
         return found
+
+
+def read_failure(name: str, error: OSError | ValueError) -> ImageError | SourceError:
+    """What to raise when a file cannot be read: it tells the file's own failures from those of its disk or bucket."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return ImageError(NOT_FOUND, repr(name)[:200], stage="read")
+    detail = f"{name!r}: {error}"[:300]
+    if isinstance(error, disk.UnsuitableFile | ValueError):  # ValueError: a name that no disk or bucket can have
+        return ImageError("file not readable", detail, stage="path")
+    if disk.concerns_one_file(error) or "ACCESS_DENIED" in detail:
+        return ImageError("file not readable", detail, stage="read")
+    return SourceError(f"{detail}. When it can be read again, run the same command")
 
 
 def open_existing(location: str | Path) -> Folder:

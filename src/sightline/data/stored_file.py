@@ -1,9 +1,9 @@
 """A file of a dataset, read by position; a disk, bucket or network that fails for a while is asked again."""
 
-import io
 import threading
 from typing import Any, Protocol
 
+from sightline.data.position_reader import PositionReader
 from sightline.errors import DamagedError, StorageError
 from sightline.retry import STORAGE_RETRY
 
@@ -21,7 +21,7 @@ class DatasetFolder(Protocol):
         ...
 
 
-class StoredFile(io.RawIOBase):
+class StoredFile(PositionReader):
     """Reads at any position, from several threads at once; Arrow takes it for a file.
 
     Args:
@@ -34,7 +34,6 @@ class StoredFile(io.RawIOBase):
         self._folder, self._name, self._beside = folder, name, beside
         self._lock = threading.Lock()
         self._file: Any = None
-        self._at = 0
 
     def read_at(self, length: int, offset: int) -> bytes:
         """Some bytes; fewer at the end of the file.
@@ -82,28 +81,3 @@ class StoredFile(io.RawIOBase):
         except OSError:
             return False
         return True
-
-    def readable(self) -> bool:
-        """For Arrow."""
-        return True
-
-    def seekable(self) -> bool:
-        """For Arrow."""
-        return True
-
-    def tell(self) -> int:
-        """Where `read` goes on."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to where `read` goes on."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at}.get(whence)
-        self._at = offset + (self.size() if start is None else start)
-        return self._at
-
-    def read(self, length: int | None = -1) -> bytes:
-        """The next bytes."""
-        wanted = self.size() - self._at if length is None or length < 0 else length
-        found = self.read_at(wanted, self._at)
-        self._at += len(found)
-        return found

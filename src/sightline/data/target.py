@@ -1,9 +1,6 @@
 """Where a dataset is written: complete or absent, whether on a disk or in a bucket."""
 
-import os
-import platform
 import re
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,10 +10,11 @@ from pathlib import Path
 
 from pyarrow import fs as pafs
 
-from sightline.data.disk import sync
+from sightline.data.disk import make_directory, sync
 from sightline.data.schema import MANIFEST
 from sightline.data.storage import Folder
 from sightline.errors import ExistsError, StorageError
+from sightline.process_identity import is_abandoned, unique_name
 
 
 class DatasetTarget:
@@ -75,9 +73,9 @@ class DatasetTarget:
 
     def _open_local(self) -> Iterator[Path]:
         final = Path(self.folder.path)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(final.parent)
         _remove_abandoned(final)
-        self._directory = final.parent / f".{final.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._directory = final.parent / f".{final.name}.{unique_name()}.tmp"
         self._directory.mkdir()
         try:
             yield self._directory
@@ -95,6 +93,7 @@ class DatasetTarget:
         if final.exists():
             final.rename(old)
         self._directory.rename(final)
+        sync(final.parent)
         shutil.rmtree(old, ignore_errors=True)
 
     def _open_bucket(self) -> Iterator[Path]:
@@ -111,28 +110,15 @@ class DatasetTarget:
 
 
 def _remove_abandoned(final: Path) -> None:
-    """Remove what killed runs left; a directory whose process lives, or of another machine, is somebody's work.
+    """Remove what killed runs left; a directory whose process may live is somebody's work.
 
-    A run killed between its two renames left the old dataset under another name: it goes back.
+    A run that ended between its two renames left the old dataset under another name: it goes back, whoever that was. If
+    it is only just between them, its second rename fails, and nothing is lost.
     """
-    ours = re.compile(rf"\.{re.escape(final.name)}\.{re.escape(_host())}-(\d+)-[0-9a-f]{{8}}(\.old)?\.tmp")
+    ours = re.compile(rf"\.{re.escape(final.name)}\.([0-9a-f-]+)(\.old)?\.tmp")
     for directory in sorted(final.parent.iterdir()):
         found = ours.fullmatch(directory.name)
-        if found and not _is_running(int(found[1])):
-            if found[2] and (directory / MANIFEST).exists() and not final.exists():
-                directory.rename(final)
+        if found and found[2] and (directory / MANIFEST).exists() and not final.exists():
+            directory.rename(final)
+        elif found and is_abandoned(found[1]):
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "", platform.node())
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,23 +1,23 @@
-"""A worker in a process of its own, for images that may kill whoever looks at them.
-
-`python -m sightline.detection.child` is that process: it reads pickled messages of its parent, and of nobody else, from
-its standard input and answers on its standard output.
-"""
+"""A worker in a process of its own, for images that may kill whoever looks at them; `child_process` is that process."""
 
 import os
 import pickle
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
+from contextlib import suppress
 from typing import IO, Any
 
-import pyarrow as pa
-
-from sightline.detection.pool import Died, Done, Task
+from sightline.detection.child_process import READY, send
+from sightline.detection.pool import START_S, Died, Done, StallTimer, Task
 from sightline.detection.setup import Setup
+from sightline.errors import SightlineError, WorkerError
 
 _END_S = 5.0
+_KEPT_BYTES = 4096
+_SHOWN_LINES = 5
 
 
 class Child:
@@ -26,15 +26,15 @@ class Child:
     size = 1
 
     def __init__(self, setup: Setup, *, stall_s: float) -> None:
-        self._setup, self._stall_s = setup, stall_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._outcomes: queue.SimpleQueue[Done | Died] = queue.SimpleQueue()
+        self._setup, self._stall_s, self._timer = setup, stall_s, StallTimer()
+        self._process: _Process | None = None
+        self._outcomes: queue.SimpleQueue[Done | Died | BaseException] = queue.SimpleQueue()
         self._busy = False
 
     @property
     def alive(self) -> int:
         """See `Pool.alive`."""
-        return int(self._process is not None and self._process.poll() is None)
+        return int(self._process is not None and self._process.is_alive())
 
     def takes(self, *, alone: bool = False) -> bool:
         """See `Pool.takes`."""
@@ -43,6 +43,7 @@ class Child:
     def submit(self, task: Task) -> None:
         """See `Pool.submit`."""
         self._busy = True
+        self._timer.restart()
         threading.Thread(target=self._run, args=(task,), daemon=True, name="sightline-child").start()
 
     def wait(self, timeout_s: float) -> list[Done | Died]:
@@ -50,71 +51,138 @@ class Child:
         try:
             outcome = self._outcomes.get(timeout=timeout_s)
         except queue.Empty:
+            self._end_if_stalled(timeout_s)
             return []
         self._busy = False
+        if isinstance(outcome, BaseException):
+            raise outcome
         return [outcome]
 
     def close(self) -> None:
         """See `Pool.close`."""
         if self._process:
-            self._process.kill()
-            self._process.wait(_END_S)
+            self._process.close()
+
+    def _end_if_stalled(self, waited_s: float) -> None:
+        process = self._process
+        if self._busy and process:
+            limit_s = self._stall_s if process.heard else max(self._stall_s, START_S)
+            if self._timer.wait(process.heard, waited_s) > limit_s:
+                process.end(f"it got nowhere for {limit_s:g} s")
 
     def _run(self, task: Task) -> None:
-        timer = None
         try:
-            process = self._started()
-            timer = threading.Timer(self._stall_s, process.kill)
-            timer.start()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            _send(process.stdin, (task.chunk.name, task.items))
-            rows: pa.Table = _receive(process.stdout)
-            self._outcomes.put(Done(task, rows))
-        except (OSError, EOFError, pickle.UnpicklingError):
-            self._outcomes.put(Died(task, self._how_it_died()))
-        finally:
-            if timer:
-                timer.cancel()
+            self._outcomes.put(self._outcome(task))
+        except BaseException as error:  # In a thread: whoever waits decides.
+            self._outcomes.put(error)
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-m", "sightline.detection.child"]
+    def _outcome(self, task: Task) -> Done | Died:
+        process = self._started()
+        try:
+            return Done(task, process.ask((task.chunk.name, task.items)))
+        except _Ended:
+            return Died(task, process.how_it_ended(lines=1))
+
+    def _started(self) -> "_Process":
+        if self._process is not None:
+            if self._process.is_alive():
+                return self._process
+            self._process.close()
+        try:
+            process = self._process = _Process()
+        except OSError as error:
+            raise WorkerError(f"a process for images that are tried apart cannot be started: {error}") from error
+        try:
+            answer = process.ask(self._setup)
+        except _Ended:
+            raise WorkerError(
+                "a process for images that are tried apart ended before it had loaded the model: "
+                f"{process.how_it_ended(lines=_SHOWN_LINES)}"
+            ) from None
+        assert answer == READY
+        return process
+
+
+class _Ended(Exception):
+    """The process is gone."""
+
+
+class _Process:
+    """A process that answers.
+
+    Attributes:
+        heard: How often it said something: an answer, or that it gets on.
+    """
+
+    def __init__(self) -> None:
+        self.heard, self._why = 0, ""
+        # A file, not a pipe: nobody has to read it, and it cannot be full. Both processes share its position.
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it.
+        reads, self._lifeline = os.pipe()
+        try:
+            # -P: no module that lies in the current directory is imported in place of another.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                [sys.executable, "-P", "-m", "sightline.detection.child_process", str(reads)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._printed,
+                pass_fds=(reads,),
+                start_new_session=True,  # Ctrl-C is for the parent.
             )
-            assert self._process.stdin is not None
-            _send(self._process.stdin, self._setup)
-        return self._process
+        except OSError:
+            os.close(self._lifeline)
+            self._printed.close()
+            raise
+        finally:
+            os.close(reads)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._to: IO[bytes] = self._process.stdin
+        self._from: IO[bytes] = self._process.stdout
 
-    def _how_it_died(self) -> str:
-        assert self._process is not None
-        code = self._process.wait()
-        return f"its process ended by signal {-code}" if code < 0 else f"its process ended with {code}"
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
+    def ask(self, message: Any) -> Any:
+        """The answer to a message.
 
-def _send(stream: IO[bytes], message: Any) -> None:
-    pickle.dump(message, stream, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.flush()
-
-
-def _receive(stream: IO[bytes]) -> Any:
-    return pickle.load(stream)
-
-
-def main() -> None:
-    """Work for the parent until it closes the pipe."""
-    incoming = os.fdopen(os.dup(0), "rb")
-    outgoing = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # What libraries print must not come between messages.
-    worker = _receive(incoming).make_worker()
-    while True:
+        Raises:
+            _Ended: There will be none.
+            SightlineError: What the process raised.
+        """
+        self._printed.seek(0)
+        self._printed.truncate()  # What it printed over earlier messages is of no interest any more.
         try:
-            chunk, items = _receive(incoming)
-        except EOFError:
-            return
-        _send(outgoing, worker.process(chunk, items))
+            send(self._to, message)
+            while isinstance(answer := pickle.load(self._from), int):
+                self.heard += 1
+        except (OSError, EOFError, pickle.UnpicklingError):
+            raise _Ended from None
+        self.heard += 1
+        if isinstance(answer, SightlineError):
+            raise answer
+        return answer
 
+    def end(self, why: str) -> None:
+        self._why = why
+        self._process.kill()
 
-if __name__ == "__main__":
-    main()
+    def how_it_ended(self, *, lines: int) -> str:
+        """In a sentence, with the last lines that it printed."""
+        code = self._process.wait()
+        ended = f"its process ended by signal {-code}" if code < 0 else f"its process ended with {code}"
+        size = os.fstat(self._printed.fileno()).st_size
+        printed = os.pread(self._printed.fileno(), _KEPT_BYTES, max(0, size - _KEPT_BYTES)).decode("utf-8", "replace")
+        last = [line.strip() for line in printed.splitlines() if line.strip()][-lines:]
+        return ": ".join(filter(None, (self._why or ended, " | ".join(last))))
+
+    def close(self) -> None:
+        self._process.kill()
+        os.close(self._lifeline)
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return  # It waits for a disk, and ends before it runs again.
+        for stream in (self._to, self._from, self._printed):
+            with suppress(OSError):  # A message that nobody will read may still be to be written.
+                stream.close()

@@ -13,7 +13,7 @@ from sightline.config import Config, DetectConfig
 from sightline.data.parallel import num_cores
 from sightline.detection.item import Source
 from sightline.detection.job import Job
-from sightline.detection.plan import Planner
+from sightline.detection.plan import Planner, Retry
 from sightline.detection.pool import Died, Done, InProcess, Pool, Task
 from sightline.detection.rows import ModelName
 from sightline.detection.runner import Counts, Runner, Stopped, Watcher
@@ -22,7 +22,7 @@ from sightline.detection.targets.target import Summary, Target
 from sightline.detection.tiles import Tiling
 from sightline.detection.worker import Look
 from sightline.engines.form_cache import private_directory
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, StorageError
 from sightline.models.bundle import Bundle
 from sightline.models.predictor import lowest_score
 from sightline.tracking.machine import Placement, this_machine
@@ -99,18 +99,20 @@ def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *,
     own = config.detect
     if own.tile and bundle.info.task == "classification":
         raise ConfigError("--tile is for detectors: a classifier says what the whole image is")
+    said = bundle.info.preprocessing.overridden(rectangular=own.rectangular, reduced_decode=own.reduced_decode)
     engine = Engine(
         resolve_engine(bundle, own.engine, device),
         device,
         own.threads or num_cores(),
         own.size,
-        own.rectangular,
+        not said.square,
+        said.reduced_decode,
         config.decode.max_pixels,
         own.precision == "bfloat16",
     )
     threshold = lowest_score(bundle.info, own.threshold)
     tiling = Tiling(own.tile, own.overlap) if own.tile else None
-    look = Look(threshold, tiling, own.reduced_decode, decoders=min(engine.threads, _MOST_DECODERS))
+    look = Look(threshold, tiling, decoders=min(engine.threads, _MOST_DECODERS))
     job = Job(
         source=source.name,
         model=model.model,
@@ -121,8 +123,8 @@ def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *,
         size=own.size or bundle.info.size,
         tile=own.tile,
         overlap=own.overlap if own.tile else None,
-        rectangular=own.rectangular,
-        reduced_decode=own.reduced_decode,
+        rectangular=engine.rectangular,
+        reduced_decode=engine.reduced_decode,
         precision=own.precision,
     )
     setup = Setup({}, {}, engine, source, look, model, own.batch)
@@ -142,8 +144,10 @@ def run_job(
 
     Args:
         name: Of the job.
-        retry_rejected: Whether images that were rejected are looked at again.
-        watch_every_s: Ask the source for new images for ever, with such pauses; until somebody stops it.
+        retry_rejected: Whether all images that were rejected are looked at again, not only those that could not be
+            read.
+        watch_every_s: Ask the source for new images for ever, with such pauses, also while source or target cannot be
+            reached; until somebody stops it.
 
     Raises:
         Stopped: Somebody asked for it; the same job goes on later.
@@ -155,16 +159,27 @@ def run_job(
         seconds = time.monotonic() - began
         return DetectResult(name, target.location, prepared.job, target.summary(), counts, seconds)
 
-    with ExitStack() as stack:
-        pool, apart = _pools(prepared, stack, watcher.on_note)
-        while True:
-            planner = Planner(target, prepared.setup.source, chunk=prepared.config.chunk, retry_rejected=retry_rejected)
-            with closing(planner.known):
-                lease_s, model = prepared.config.lease_s, prepared.setup.model
-                Runner(target, planner, pool, model, counts, lease_s=lease_s, watcher=watcher, apart=apart).run()
-            target.write_manifest(manifest_of(result(), prepared, started))
+    def look(planner: Planner, pool: Pool, apart: Callable[[], Pool] | None) -> None:
+        with closing(planner.known):
+            lease_s, model = prepared.config.lease_s, prepared.setup.model
+            Runner(target, planner, pool, model, counts, lease_s=lease_s, watcher=watcher, apart=apart).run()
+        target.write_manifest(manifest_of(result(), prepared, started))
+
+    retry: Retry = "rejected" if retry_rejected else "unread"
+    while True:
+        try:
+            with ExitStack() as stack:
+                pool, apart = _pools(prepared, stack, watcher.on_note)
+                while True:
+                    look(Planner(target, prepared.setup.source, chunk=prepared.config.chunk, retry=retry), pool, apart)
+                    if watch_every_s is None:
+                        return result()
+                    retry = "none"  # Once: what was rejected again would be rejected every time.
+                    _pause(watch_every_s, watcher)
+        except StorageError as error:
             if watch_every_s is None:
-                return result()
+                raise
+            watcher.on_note(f"{error}; trying again in {watch_every_s:g} s")
             _pause(watch_every_s, watcher)
 
 
@@ -269,7 +284,8 @@ def _pools(
     from sightline.detection.child import Child
 
     def own(_: Task) -> Pool:
-        pool = InProcess(prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache)))
+        worker = prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache))
+        pool = InProcess(worker, stall_s=config.stall_s)
         stack.callback(pool.close)
         return pool
 

@@ -3,16 +3,15 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from sightline.data.decode import decode
 from sightline.detection.item import Item, Source
 from sightline.errors import ConfigError, ImageError
 from sightline.metrics.overlap import Extent, Grouped, overlapping
-from sightline.models.predictor import Detections, Fitted, Predictor, as_detections, lowest_score
+from sightline.models.predictor import Detections, Predictor, as_detections, lowest_score
+from sightline.models.preprocessor import Fitted
 from sightline.structures import Boxes
 
 _MOST_AT_ONCE = 8
@@ -199,25 +198,21 @@ def _next_batch(
     first: Predictor, second: Predictor, source: Source, items: Iterator[Item], count: int
 ) -> tuple[list[_Ready], int]:
     """The next images that can be read, and how many between them cannot; only their canvases are kept."""
-    most, ready, skipped = min(first.max_pixels, second.max_pixels), list[_Ready](), 0
+    ready, skipped, alike = list[_Ready](), 0, first.preprocessor == second.preprocessor
     for item in items:
         try:
-            pixels = decode(source.read(item), max_pixels=most)
+            data = source.read(item)
+            one = first.fit_encoded(data)
+            ready.append(_Ready(item, one, one if alike else second.fit_encoded(data)))
         except ImageError:
             skipped += 1
-            continue
-        ready.append(_Ready(item, first.fit(pixels), second.fit(pixels)))
         if len(ready) == count:
             break
     return ready, skipped
 
 
 def _find(predictor: Predictor, images: list[Fitted], threshold: float) -> list[Detections]:
-    """What is in each image; those of one size that follow each other go through the network at once."""
-    found = list[Detections]()
-    for _, same in groupby(images, key=lambda image: image.canvas.shape):
-        found += [as_detections(one) for one in predictor.find(list(same), threshold)]
-    return found
+    return [as_detections(one) for one in predictor.find(images, threshold)]
 
 
 def _overlaps(first: Boxes, second: Boxes, at_least: float) -> list[Pair]:

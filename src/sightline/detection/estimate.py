@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sightline.data.parallel import num_cores
 from sightline.detection.detect import Prepared
 from sightline.detection.item import Item
-from sightline.detection.targets.parquet import encode_rows
+from sightline.detection.targets.row_file import encode_rows
 
 _WARM_UP, _MEASURED = 4, 24
 _MOST_S = 20.0

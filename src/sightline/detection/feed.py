@@ -3,16 +3,16 @@
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
-from types import TracebackType
 
 from sightline.detection.plan import Chunk, Generation, Planner, read_chunks
 from sightline.detection.targets.target import Owner, Target
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, WorkerError
 
 _ASK_AGAIN_S = 1.0
 _SIGNS_A_LEASE = 3
+_END_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class Leases:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._target.release(self._held, self._owner)
+        # What no worker could finish counts as an attempt: the next run tries these images apart.
+        if kind is None or not issubclass(kind, WorkerError):
+            self._target.release(self._held, self._owner)
 
     def take(self, chunk: Chunk) -> Leased | None:
         """Lease a chunk, unless it is done or another run's."""
@@ -51,7 +53,7 @@ class Leases:
         return Leased(chunk, attempts)
 
     def end(self, chunk: Chunk) -> None:
-        """A chunk is done; committing it has ended its lease."""
+        """A chunk is done, or there is nothing to do in it; committing it has ended its lease."""
         with self._lock:
             self._held.discard(chunk.lease)
         if chunk.again:
@@ -77,7 +79,6 @@ class Listing:
         self._planner = planner
         self._generations: list[Generation] = []
         self._error: BaseException | None = None
-        self._stop = False
         self.ended = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="sightline-listing")
 
@@ -85,9 +86,9 @@ class Listing:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        self._stop = True
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
+        self._planner.stop()
+        self._thread.join(_END_S)  # A directory or bucket that does not answer is not waited for.
 
     @property
     def num_images(self) -> int:
@@ -108,8 +109,6 @@ class Listing:
         try:
             for generation in self._planner.generations():
                 self._generations.append(generation)
-                if self._stop:
-                    return
         except BaseException as error:  # In a thread: whoever asks for generations decides.
             self._error = error
         self.ended = True
@@ -131,19 +130,22 @@ class Feed:
     def chunks(self) -> Iterator[Leased | None]:
         """Until all is done; None where there is nothing to do at the moment."""
         number = 0
-        while (generation := self._listing.get(number)) or not self._listing.ended:
-            if generation is None:
+        while True:
+            ended = self._listing.ended  # Asked first: the last generation may come between the two questions.
+            generation = self._listing.get(number)
+            if generation:
+                yield from self._of(generation)
+                number += 1
+            elif ended:
+                break
+            else:
                 yield None
-                continue
-            yield from self._of(generation)
-            number += 1
         for chunk in self._planner.again():
             yield from self._take(chunk)
         yield from self._after_others()
 
     def _of(self, generation: Generation) -> Iterator[Leased | None]:
-        names = {f"{generation.number:06d}-{ordinal:05d}" for ordinal in range(generation.num_chunks)}
-        if names <= self._committed:
+        if generation.chunks().keys() <= self._committed:
             self.done_before += generation.num_images
             return
         for chunk in read_chunks(self._target, generation.number):
@@ -154,12 +156,17 @@ class Feed:
 
     def _take(self, chunk: Chunk) -> Iterator[Leased]:
         leased = self._leases.take(chunk)
-        if leased:
+        if leased is None:
+            if self._is_done(chunk):
+                self.done_before += len(chunk.items)
+            else:
+                self._elsewhere.append(chunk)
+        elif not chunk.again:
             yield leased
-        elif self._is_done(chunk):
-            self.done_before += len(chunk.items)
+        elif (left := self._planner.left_to_do(chunk)).items:
+            yield replace(leased, chunk=left)
         else:
-            self._elsewhere.append(chunk)
+            self._leases.end(chunk)
 
     def _is_done(self, chunk: Chunk) -> bool:
         """Whether another run has committed it; that is asked now and then, for there may be many chunks."""

@@ -38,14 +38,20 @@ class Source(Protocol):
 
         What looks like an image and cannot be read (a link out of the folder, say) is an item all the same; reading it
         says why.
+
+        Raises:
+            SourceError: The source cannot be listed, also after it was tried again where that repeats nothing.
         """
         ...
 
     def read(self, item: Item) -> bytes:
         """The encoded bytes of an image; several threads ask at once.
 
+        Nothing is tried again here: whoever asks does that.
+
         Raises:
-            ImageError: It cannot be read; it becomes a rejected row.
+            ImageError: The image, or the entry that names it, is to blame; it becomes a rejected row.
+            SourceError: The source is out of reach at the moment, which says nothing of the image.
         """
         ...
 

@@ -50,14 +50,14 @@ class Job:
     @property
     def usual_name(self) -> str:
         """What a job is called if nobody says: where from, by which model, and its id."""
-        return f"{_slug(self.source)}-{_slug(self.model)}-{self.id[:_SHORT]}"
+        return f"{slug(self.source)}-{slug(self.model)}-{self.id[:_SHORT]}"
 
     def describe(self) -> dict[str, Any]:
         """As it is written down."""
         return {"id": self.id, **asdict(self)}
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """The last part of a path or name, of letters that a directory may have."""
     last = re.split(r"[/\\]", text.rstrip("/\\"))[-1]
     return re.sub(r"[^A-Za-z0-9]+", "-", last).strip("-")[:24].lower() or "images"

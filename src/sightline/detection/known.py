@@ -7,7 +7,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from sightline.detection.item import Item
-from sightline.detection.schema import REJECTED
+from sightline.detection.schema import REJECTED, UNREAD
 
 _CACHE_KB = 32 << 10
 
@@ -33,15 +33,26 @@ class Known:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             self._db.executemany("insert or ignore into known values (?, ?, null, 0, 0)", rows)
 
-    def add_committed(self, batch: pa.RecordBatch, *, retry_rejected: bool) -> None:
-        """Images that were looked at: `image_id`, `version`, `chunk`, `status`."""
-        ids, versions, chunks, statuses = (
-            batch.column(name).to_pylist() for name in ("image_id", "version", "chunk", "status")
+    def add_committed(self, batch: pa.RecordBatch, *, retry: str) -> None:
+        """Images that were looked at: `image_id`, `version`, `chunk`, `status`, `stage`.
+
+        Args:
+            retry: Which rejected ones are to be looked at again: "unread", "rejected" (all), or "none".
+        """
+        ids, versions, chunks, statuses, stages = (
+            batch.column(name).to_pylist() for name in ("image_id", "version", "chunk", "status", "stage")
         )
-        retry = [retry_rejected and status == REJECTED for status in statuses]
+        again = [
+            status == REJECTED and (retry == "rejected" or (retry == "unread" and stage == UNREAD))
+            for status, stage in zip(statuses, stages, strict=True)
+        ]
         self._db.executemany(
-            "insert or replace into known values (?, ?, ?, ?, 0)", zip(ids, versions, chunks, retry, strict=True)
+            "insert or replace into known values (?, ?, ?, ?, 0)", zip(ids, versions, chunks, again, strict=True)
         )
+
+    def chunks_to_retry(self) -> list[str]:
+        """Chunks with images that are to be looked at again though they have not changed."""
+        return [chunk for (chunk,) in self._db.execute("select distinct chunk from known where retry")]
 
     def is_new(self, item: Item) -> bool:
         """Whether no generation has the image; from now on one has. One that is to be done again is noted."""

@@ -1,10 +1,12 @@
 """Past jobs of a workspace, and SQL over what they found.
 
-Each job has a directory `detections/NAME` in the workspace: its Parquet target, or, if its rows went elsewhere, only
-the manifest that says where.
+Each target of a job has a directory `detections/NAME` in the workspace: its rows as Parquet, or, if they went
+elsewhere, only the manifest that says where. (Earlier versions had one for all targets of a job, so it may be both.)
 """
 
+import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from sightline.data.atomic import replacing_file
+from sightline.detection.job import Job, slug
 from sightline.detection.restricted import SETTINGS, restrict
 from sightline.detection.schema import BOX, DETECTIONS, IMAGES
 from sightline.detection.targets.factory import DUCKDB_SUFFIXES
@@ -50,8 +53,38 @@ class PastJob:
 def list_jobs(workspace: Workspace) -> list[PastJob]:
     """All jobs, the last finished first."""
     places = sorted(workspace.detections.iterdir()) if workspace.detections.is_dir() else []
-    found = [_read(place) for place in places if (place / MANIFEST).is_file() or (place / JOB).is_file()]
+    found = [job for place in places for job in _read(place)]
     return sorted(found, key=lambda job: job.finished or "", reverse=True)
+
+
+def name_elsewhere(workspace: Workspace, job: Job, target: str, *, prefix: str) -> str:
+    """What a job is called whose rows are not in the workspace: as before, else by the job and its target."""
+    for known in list_jobs(workspace):
+        if (known.id, known.target, known.prefix) == (job.id, target, prefix):
+            return known.name
+    return _free_name(workspace, job.usual_name, target, prefix)
+
+
+def make_room(workspace: Workspace, name: str) -> None:
+    """Before rows are written to the workspace under a name: rows elsewhere that have it are listed under another."""
+    place = workspace.detections / name
+    manifest = _manifest(place)
+    if not _is_elsewhere(place, manifest):
+        return
+    prefix = manifest.get("table_prefix", "")
+    other = _free_name(workspace, name, manifest["target"], prefix)
+    if (place / JOB).is_file():
+        record(workspace, other, manifest, prefix=prefix)
+        (place / MANIFEST).unlink()
+    else:
+        place.rename(workspace.detections / other)
+
+
+def _free_name(workspace: Workspace, base: str, target: str, prefix: str) -> str:
+    name = f"{base}-{slug(target)}"
+    if not (workspace.detections / name).exists():
+        return name
+    return f"{name}-{hashlib.sha256(f'{target} {prefix}'.encode()).hexdigest()[:6]}"
 
 
 def record(workspace: Workspace, name: str, manifest: dict[str, Any], *, prefix: str) -> None:
@@ -151,16 +184,36 @@ def is_parquet(job: PastJob) -> bool:
     return not _is_duckdb(job) and "://" not in job.target
 
 
-def _read(place: Path) -> PastJob:
-    manifest = read_json(place / MANIFEST) if (place / MANIFEST).is_file() else {}
-    job = manifest.get("job") or read_json(place / JOB)
+def _read(place: Path) -> Iterator[PastJob]:
+    manifest, is_parquet = _manifest(place), (place / JOB).is_file()
+    if _is_elsewhere(place, manifest):
+        name = f"{place.name}-{slug(manifest['target'])}" if is_parquet else place.name
+        yield _past_job(name, manifest["target"], manifest["job"], manifest)
+        manifest = {}
+    if is_parquet:
+        yield _past_job(place.name, str(place.absolute()), read_json(place / JOB), manifest)
+
+
+def _manifest(place: Path) -> dict[str, Any]:
+    return read_json(place / MANIFEST) if (place / MANIFEST).is_file() else {}
+
+
+def _is_elsewhere(place: Path, manifest: dict[str, Any]) -> bool:
+    """Whether a manifest is not that of the rows beside it; a directory that was moved has the path of before in it."""
+    target = manifest.get("target", "")
+    if not (place / JOB).is_file() or "://" in target or target.lower().endswith(DUCKDB_SUFFIXES):
+        return bool(target)
+    return Path(target).resolve() != place.resolve() and (Path(target) / JOB).is_file()
+
+
+def _past_job(name: str, target: str, job: dict[str, Any], manifest: dict[str, Any]) -> PastJob:
     summary = manifest.get("summary", {})
     return PastJob(
-        name=place.name,
+        name=name,
         id=job["id"],
         source=job["source"],
         model=f"{job['model']}/{job['model_version']}",
-        target=manifest.get("target", str(place)),
+        target=target,
         finished=manifest.get("finished"),
         images=summary.get("images", 0),
         rejected=summary.get("rejected", 0),

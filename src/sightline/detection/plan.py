@@ -2,19 +2,34 @@
 
 A generation is a list of images cut into chunks. Whoever lists the source first publishes the first generation; later
 runs, and runs at the same time, add only images that no generation has. So every image is in exactly one chunk, and a
-chunk has one name, whoever works on it.
+chunk has one name, whoever works on it. Plan and rows also know a chunk by the hash of its image ids: rows of that name
+that are not of these images belong to another plan, and end the run.
 """
 
+import hashlib
+import json
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Literal
 
 import pyarrow as pa
 
+from sightline.detection.chunk_hash import ChunkHashes, count_of, hash_ids
 from sightline.detection.item import Item, Source
 from sightline.detection.known import Known
-from sightline.detection.targets.target import Target
+from sightline.detection.sources.limited import Limited
+from sightline.detection.targets.target import Target, rewrite_lease
+from sightline.errors import DamagedError, StorageError
+from sightline.retry import STORAGE_RETRY
 
+_FORMAT = 2
+_METADATA = b"sightline"
+_SEAL = b"sightline blake2b:"
+_SEAL_BYTES = 32
+_END_OF_FORMAT_1 = b"ARROW1"
+"""What ends a plan of the first format, which had no checksum."""
 _COLUMNS = ("image_id", "uri", "version", "ref")
 _SCHEMA = pa.schema([*((name, pa.string()) for name in _COLUMNS), ("chunk", pa.int32())])
 _CHUNKS = ((64, 8), (1024, 32), (16384, 128))
@@ -24,6 +39,10 @@ _LARGEST_CHUNK = 512
 _GENERATIONS = (256, 4096)
 """Images of the first generations, so that work begins before a long listing ends."""
 _LARGEST_GENERATION = 65536
+
+
+Retry = Literal["unread", "rejected", "none"]
+"""Which rejected images are looked at again: those that could not be read, all of them, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +60,35 @@ class Chunk:
     @property
     def lease(self) -> str:
         """What is leased by whoever works on it; a chunk that is done can only be leased to be done again."""
-        return f"{self.name}.again" if self.again else self.name
+        return rewrite_lease(self.name) if self.again else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A part of the plan that was published."""
+    """A part of the plan that was published.
+
+    Attributes:
+        hashes: Of the image ids of each chunk, in order.
+    """
 
     number: int
-    num_images: int
-    num_chunks: int
+    hashes: tuple[str, ...]
+
+    @property
+    def num_images(self) -> int:
+        """In all chunks."""
+        return sum(map(count_of, self.hashes))
+
+    def chunks(self) -> dict[str, str]:
+        """The hash of every chunk by its name."""
+        return {_name(self.number, ordinal): found for ordinal, found in enumerate(self.hashes)}
 
 
 def read_chunks(target: Target, number: int) -> Iterator[Chunk]:
     """The chunks of a published generation, in order."""
-    plan = target.generation(number)
-    assert plan is not None, f"generation {number} was published"
-    for ordinal, rows in groupby(_rows(plan), key=lambda row: row[-1]):
-        yield Chunk(f"{number:06d}-{ordinal:05d}", tuple(Item(*row[:-1]) for row in rows))
+    table, _ = _decode(_published(target, number), target, number)
+    for ordinal, rows in groupby(_rows(table), key=lambda row: row[-1]):
+        yield Chunk(_name(number, ordinal), tuple(Item(*row[:-1]) for row in rows))
 
 
 class Planner:
@@ -68,63 +98,131 @@ class Planner:
         known: Every image of the plan, and what is to be done again.
     """
 
-    def __init__(
-        self, target: Target, source: Source, *, chunk: int | None = None, retry_rejected: bool = False
-    ) -> None:
-        self._target, self._source, self._chunk = target, source, chunk
-        self._retry = retry_rejected
-        self._number = self._planned = 0
+    def __init__(self, target: Target, source: Source, *, chunk: int | None = None, retry: Retry = "unread") -> None:
+        self._target, self._source, self._chunk, self._retry = target, source, chunk, retry
+        self._generations: list[Generation] = []
+        self._planned = 0
+        self._most = source.limit if isinstance(source, Limited) else sys.maxsize
+        self._stopped = False
+        self._revisions: dict[str, int] = {}
         self.known = Known()
 
     def generations(self) -> Iterator[Generation]:
-        """First those that are there, then new ones as the listing goes on."""
-        while (plan := self._target.generation(self._number)) is not None:
-            yield self._adopt(plan)
-        self._note_committed()
+        """First those that are there, then new ones as the listing goes on.
+
+        Raises:
+            DamagedError: There are committed rows that do not belong to the plan.
+        """
+        committed = self._note_committed()
+        while (plan := self._target.generation(len(self._generations))) is not None:
+            generation = self._adopt(plan)
+            for name, planned in generation.chunks().items():
+                if committed.pop(name, planned) != planned:
+                    raise self._mismatch(name)
+            yield generation
+        if committed:
+            raise self._mismatch(min(committed))
         fresh: list[Item] = []
         for item in self._source.items():
-            if self.known.is_new(item):
+            if self._stopped:
+                return
+            if self.known.is_new(item) and self._planned + len(fresh) < self._most:
                 fresh.append(item)
                 if len(fresh) >= self._generation_size():
                     yield from self._publish(fresh)
                     fresh = []
         yield from self._publish(fresh)
 
+    def stop(self) -> None:
+        """End a listing that is under way; another thread may ask for that."""
+        self._stopped = True
+
     def again(self) -> Iterator[Chunk]:
         """Committed chunks with those of their images that changed since, or are to be tried again."""
         for name, items in self.known.again():
             yield Chunk(name, items, again=True)
 
-    def _note_committed(self) -> None:
-        """What was seen of each image when it was looked at; a changed one is told by its version."""
-        for batch in self._target.rows(["image_id", "version", "chunk", "status"]):
-            self.known.add_committed(batch, retry_rejected=self._retry)
+    def left_to_do(self, chunk: Chunk) -> Chunk:
+        """A chunk that is looked at again, without the images that another run has seen to since this one began."""
+        revision, rows = self._target.read_chunk(chunk.name, ["image_id", "version"])
+        versions = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        untouched = self._revisions.get(chunk.name) == revision
+        items = [item for item in chunk.items if untouched or versions.get(item.image_id) != item.version]
+        return replace(chunk, items=tuple(items))
+
+    def reconcile(self) -> None:
+        """Compare the plan with what is stored, chunk by chunk.
+
+        Raises:
+            DamagedError: They differ.
+        """
+        planned = {name: found for generation in self._generations for name, found in generation.chunks().items()}
+        for stored in self._target.stored():
+            expected = planned.pop(stored.name, None)
+            if expected is None:
+                expected = self._planned_since(stored.name)
+            if stored.ids != expected or stored.num_images != count_of(expected):
+                raise self._mismatch(stored.name)
+        if planned:
+            raise DamagedError(
+                f"{self._target.location!r} has no rows for {len(planned):,} chunks of its plan, such as "
+                f"{min(planned)!r}, although all were committed: somebody removed them; run the same command again"
+            )
+
+    def _planned_since(self, name: str) -> str | None:
+        """The hash of a chunk that another run has added to the plan, and committed, since this one listed."""
+        number, _, ordinal = name.partition("-")
+        if not (number.isdigit() and ordinal.isdigit() and int(number) >= len(self._generations)):
+            return None
+        plan = self._target.generation(int(number))
+        return Generation(int(number), _decode(plan, self._target, int(number))[1]).chunks().get(name) if plan else None
+
+    def _mismatch(self, name: str) -> DamagedError:
+        return DamagedError(
+            f"the rows of chunk {name!r} in {self._target.location!r} are not those of the images that its plan has: "
+            "the plan or the rows were removed, replaced, or restored from another time. Restore both together, or "
+            "write to another place with --to"
+        )
+
+    def _note_committed(self) -> dict[str, str]:
+        """What was seen of each image when it was looked at; gives the hash of the ids of each chunk's rows."""
+        hashes = ChunkHashes()
+        for batch in self._target.rows(["image_id", "version", "chunk", "status", "stage"]):
+            self.known.add_committed(batch, retry=self._retry)
+            for chunk, image_id in zip(batch["chunk"].to_pylist(), batch["image_id"].to_pylist(), strict=True):
+                hashes.add(chunk, image_id)
+        self._revisions = {
+            chunk: self._target.read_chunk(chunk, ["image_id"])[0] for chunk in self.known.chunks_to_retry()
+        }
+        return hashes.to_dict()
 
     def _publish(self, fresh: list[Item]) -> Iterator[Generation]:
         """Publish some images that are new; of those that another run has published meanwhile, none is left."""
         while fresh:
-            if self._target.publish(self._number, self._encode(fresh)):
-                yield self._count(len(fresh), len(self._cut(len(fresh))))
+            number = len(self._generations)
+            hashes = self._hashes(fresh)
+            if self._target.publish(number, self._encode(fresh, hashes)):
+                yield self._count(hashes)
                 return
-            plan = self._target.generation(self._number)
-            assert plan is not None, "somebody was first"
-            theirs = {row[0] for row in _rows(plan)}
+            plan = _published(self._target, number)
+            theirs = {row[0] for row in _rows(_decode(plan, self._target, number)[0])}
             yield self._adopt(plan)
-            fresh = [item for item in fresh if item.image_id not in theirs]
+            fresh = [item for item in fresh if item.image_id not in theirs][: max(0, self._most - self._planned)]
 
     def _adopt(self, plan: bytes) -> Generation:
-        table = _table(plan)
+        table, hashes = _decode(plan, self._target, len(self._generations))
         self.known.add(table)
-        last = table.column("chunk")[-1].as_py()
-        return self._count(table.num_rows, last + 1)
+        return self._count(hashes)
 
-    def _count(self, images: int, chunks: int) -> Generation:
-        found = Generation(self._number, images, chunks)
-        self._number, self._planned = self._number + 1, self._planned + images
+    def _count(self, hashes: tuple[str, ...]) -> Generation:
+        found = Generation(len(self._generations), hashes)
+        self._generations.append(found)
+        self._planned += found.num_images
         return found
 
     def _generation_size(self) -> int:
-        return _GENERATIONS[self._number] if self._number < len(_GENERATIONS) else _LARGEST_GENERATION
+        number = len(self._generations)
+        return _GENERATIONS[number] if number < len(_GENERATIONS) else _LARGEST_GENERATION
 
     def _cut(self, count: int) -> list[int]:
         """The sizes of chunks for so many images more."""
@@ -135,20 +233,69 @@ class Planner:
             sizes.append(min(self._chunk or usual, count - done))
         return sizes
 
-    def _encode(self, items: list[Item]) -> bytes:
-        ordinals = [ordinal for ordinal, size in enumerate(self._cut(len(items))) for _ in range(size)]
+    def _hashes(self, items: list[Item]) -> tuple[str, ...]:
+        ids, found = iter([item.image_id for item in items]), []
+        for size in self._cut(len(items)):
+            found.append(hash_ids(islice(ids, size)))
+        return tuple(found)
+
+    def _encode(self, items: list[Item], hashes: tuple[str, ...]) -> bytes:
+        ordinals = [ordinal for ordinal, found in enumerate(hashes) for _ in range(count_of(found))]
         columns: list[list[object]] = [[getattr(item, name) for item in items] for name in _COLUMNS]
-        table = pa.table([*columns, ordinals], schema=_SCHEMA)
+        schema = _SCHEMA.with_metadata({_METADATA: json.dumps({"format": _FORMAT, "chunks": hashes})})
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(table)
-        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+        with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(pa.table([*columns, ordinals], schema=schema))
+        content: bytes = sink.getvalue().to_pybytes()
+        return content + _seal(content)
 
 
-def _table(plan: bytes) -> pa.Table:
-    return pa.ipc.open_file(pa.BufferReader(plan)).read_all()
+def _name(number: int, ordinal: int) -> str:
+    return f"{number:06d}-{ordinal:05d}"
 
 
-def _rows(plan: bytes) -> Iterator[tuple[str, str, str, str, int]]:
-    for batch in _table(plan).to_batches(max_chunksize=4096):
+def _seal(content: bytes) -> bytes:
+    """What stands behind a plan: its checksum."""
+    return _SEAL + hashlib.blake2b(content, digest_size=_SEAL_BYTES).digest()
+
+
+def _published(target: Target, number: int) -> bytes:
+    """A generation that is known to be there; a file server may take a while to show what another machine wrote."""
+
+    def read() -> bytes:
+        plan = target.generation(number)
+        if plan is None:
+            raise StorageError(f"{target.location!r} does not show part {number} of its plan, which was published")
+        return plan
+
+    what = f"reading the plan in {target.location}"
+    return STORAGE_RETRY.call(read, what=what, passes=lambda error: isinstance(error, StorageError))
+
+
+def _decode(plan: bytes, target: Target, number: int) -> tuple[pa.Table, tuple[str, ...]]:
+    """The images of a generation, and the hashes of its chunks.
+
+    Raises:
+        DamagedError: It is not what was written, or was written by a later version.
+    """
+    where = f"part {number} of the plan in {target.location!r}"
+    content = plan
+    if not plan.endswith(_END_OF_FORMAT_1):
+        content, seal = plan[: -len(_seal(b""))], plan[-len(_seal(b"")) :]
+        if seal != _seal(content):
+            raise DamagedError(f"{where} is damaged: restore it, or write to another place with --to")
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedError(f"{where} is damaged ({error}): restore it, or write to another place with --to") from None
+    said = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
+    if said.get("format", 1) > _FORMAT:
+        raise DamagedError(f"{where} was written by a later version of Sightline: update it, or take another --to")
+    if "chunks" in said:
+        return table, tuple(said["chunks"])
+    return table, tuple(hash_ids(row[0] for row in rows) for _, rows in groupby(_rows(table), key=lambda row: row[-1]))
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[str, str, str, str, int]]:
+    for batch in table.to_batches(max_chunksize=4096):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

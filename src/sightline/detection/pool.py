@@ -10,6 +10,10 @@ import pyarrow as pa
 from sightline.detection.item import Item
 from sightline.detection.plan import Chunk
 from sightline.detection.worker import Worker
+from sightline.errors import WorkerError
+
+START_S = 60.0
+"""What a worker in another process may take to start, however short a stall is: it imports much on a busy machine."""
 
 IN_FLIGHT = 2
 """Tasks of a worker: one goes through the network, of the next the first images are decoded."""
@@ -83,24 +87,51 @@ class Pool(Protocol):
         ...
 
 
+class StallTimer:
+    """For how long nothing has moved.
+
+    Only time that was spent waiting counts: a run that is paused itself, or is busy with the target, has seen nothing.
+    """
+
+    def __init__(self) -> None:
+        self._progress: object = None
+        self._quiet_s = 0.0
+
+    def restart(self) -> None:
+        """Something new is waited for."""
+        self._quiet_s = 0.0
+
+    def wait(self, progress: object, waited_s: float) -> float:
+        """Seconds without progress, after waiting for it once more."""
+        self._quiet_s = self._quiet_s + waited_s if progress == self._progress else 0.0
+        self._progress = progress
+        return self._quiet_s
+
+
 class InProcess:
-    """One worker in this process. What kills it kills the run; a later run then sees to that chunk in a child."""
+    """One worker in this process. What kills it kills the run; a later run then sees to that chunk in a child.
+
+    Args:
+        stall_s: How long no image may be finished.
+    """
 
     size = alive = 1
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, *, stall_s: float) -> None:
+        self._worker, self._stall_s, self._timer = worker, stall_s, StallTimer()
         self._threads = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="sightline-detect")
         self._outcomes: queue.SimpleQueue[Done | BaseException] = queue.SimpleQueue()
-        self._busy = 0
+        self._tasks: list[Task] = []
 
     def takes(self, *, alone: bool = False) -> bool:
         """See `Pool.takes`."""
-        return self._busy < (1 if alone else IN_FLIGHT)
+        return len(self._tasks) < (1 if alone else IN_FLIGHT)
 
     def submit(self, task: Task) -> None:
         """See `Pool.submit`."""
-        self._busy += 1
+        if not self._tasks:
+            self._timer.restart()
+        self._tasks.append(task)
         self._threads.submit(self._run, task)
 
     def wait(self, timeout_s: float) -> list[Done | Died]:
@@ -108,10 +139,12 @@ class InProcess:
         try:
             outcome = self._outcomes.get(timeout=timeout_s)
         except queue.Empty:
+            if self._tasks and self._timer.wait(self._worker.done, timeout_s) > self._stall_s:
+                raise WorkerError(self._how_it_stalled()) from None
             return []
-        self._busy -= 1
         if isinstance(outcome, BaseException):
             raise outcome
+        self._tasks.remove(outcome.task)
         return [outcome]
 
     def close(self) -> None:
@@ -124,3 +157,12 @@ class InProcess:
             self._outcomes.put(Done(task, self._worker.process(task.chunk.name, task.items)))
         except BaseException as error:  # In a thread: whoever waits decides.
             self._outcomes.put(error)
+
+    def _how_it_stalled(self) -> str:
+        """A thread cannot be ended; a process can."""
+        chunks = " and ".join(f"chunk {task.chunk.name}" for task in self._tasks)
+        return (
+            f"no image was finished in {self._stall_s:g} s ({chunks} under way): run the same command again; "
+            "these images are then tried in a process of their own, which can be ended. If they only take long, "
+            "allow them more with --set detect.stall_s=SECONDS"
+        )

@@ -1,8 +1,8 @@
 """Workers as Ray actors, on one machine or many.
 
 Only ids and rows cross processes: actors read, decode and detect by themselves. The model travels once, through Ray's
-object store. An actor whose node does not see the source reads through the driver's machine. An actor that dies, or
-gets nowhere, gives its tasks back and is replaced.
+object store. An actor whose node does not see the driver's images reads them through the driver's machine. An actor
+that dies, or gets nowhere, gives its tasks back and is replaced.
 """
 
 import resource
@@ -22,10 +22,11 @@ from sightline.cluster.local_node import available_memory
 from sightline.cluster.preflight import Demand, check_memory, share_cpus
 from sightline.config import DetectConfig
 from sightline.detection.item import Item, Source
-from sightline.detection.pool import IN_FLIGHT, Died, Done, Task
+from sightline.detection.pool import IN_FLIGHT, START_S, Died, Done, StallTimer, Task
 from sightline.detection.preflight import REMEDY
+from sightline.detection.same_source import Sample, take_samples, why_not_seen
 from sightline.detection.setup import Setup
-from sightline.errors import ConfigError, ImageError, SightlineError
+from sightline.errors import SightlineError, SourceError, WorkerError
 
 _WATCH = "watch"
 _LOOK_EVERY_S = 5.0
@@ -35,12 +36,16 @@ _READERS = 8
 
 @dataclass(frozen=True)
 class Ready:
-    """What an actor says when it can begin: what it needs and what its node has."""
+    """What an actor says when it can begin: what it needs and what its node has.
+
+    Attributes:
+        not_seen: Why it reads the source through the driver's node; empty if it reads by itself.
+    """
 
     node: str
     rss: int
     memory: int
-    sees_source: bool
+    not_seen: str
 
 
 class Actor:
@@ -49,16 +54,16 @@ class Actor:
     def __init__(self) -> None:
         self._worker: Any = None
 
-    def start(self, setup: Setup, server: Any, sample: Sequence[Item]) -> Ready:
+    def start(self, setup: Setup, server: Any, samples: Sequence[Sample], measured: Sequence[Item]) -> Ready:
         """Make the worker, and let it look at a few images to see how much memory it takes."""
-        seen = setup.source.is_visible()
-        if not seen:
+        not_seen = why_not_seen(setup.source, samples)
+        if not_seen:
             setup = replace(setup, source=ServedSource(setup.source.name, server))
         self._worker = setup.make_worker()
-        self._worker.process("sample", tuple(sample))
+        self._worker.process("sample", tuple(measured))
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         # What this worker has taken already is its own share of the node.
-        return Ready(ray.get_runtime_context().get_node_id(), rss, available_memory() + rss, seen)
+        return Ready(ray.get_runtime_context().get_node_id(), rss, available_memory() + rss, not_seen)
 
     def process(self, chunk: str, items: tuple[Item, ...]) -> pa.Table:
         """Rows for the images of a chunk."""
@@ -98,9 +103,9 @@ class ServedSource:
         try:
             return bytes(ray.get(self.server.read.remote(item)))
         except RayTaskError as error:
-            if isinstance(error.cause, ImageError):
-                raise error.cause from None
-            raise
+            raise (error.cause if isinstance(error.cause, SightlineError) else error) from None
+        except RayError as error:
+            raise SourceError(f"the driver's node, which reads {self.name}, does not answer: {error}") from error
 
     def is_visible(self) -> bool:
         """Always."""
@@ -124,13 +129,17 @@ class RayPool:
     """Actors on the cluster that this process is connected to.
 
     Args:
-        sample: A few images, to measure with.
+        sample: A few images, to measure with, and to compare what workers read with what the driver reads.
+
+    Raises:
+        SourceError: They cannot be read.
     """
 
     def __init__(
         self, setup: Setup, config: DetectConfig, sample: Sequence[Item], *, on_note: Callable[[str], None]
     ) -> None:
-        self._config, self._sample, self._on_note = config, list(sample), on_note
+        self._config, self._measured, self._on_note = config, list(sample), on_note
+        self._samples = take_samples(setup.source, sample)
         self.size = config.workers
         self._gpus = gpus_per_worker(config)
         self._cpus = share_cpus(
@@ -146,14 +155,15 @@ class RayPool:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         remote: Any = ray.remote
         self._server = (
-            remote(num_cpus=0, max_concurrency=_READERS)(SourceServer)
+            remote(num_cpus=0, max_concurrency=_READERS, max_restarts=-1)(SourceServer)
             .options(scheduling_strategy=here)
             .remote(setup.source)
         )
         self._setup = ray.put(setup)
         self._class = remote(max_restarts=0, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1})(Actor)
         self._seats: list[_Seat] = [self._seat()]
-        self._failures = 0
+        self._failures = self._admitted = 0
+        self._absence = StallTimer()
         self._lost: list[Died] = []
         self._looked = monotonic()
 
@@ -175,6 +185,7 @@ class RayPool:
 
     def wait(self, timeout_s: float) -> list[Done | Died]:
         """See `Pool.wait`."""
+        began = monotonic()
         waited = {ref: seat for seat in self._seats for ref in (*seat.tasks, *([] if seat.ready else [seat.starting]))}
         outcomes: list[Done | Died] = []
         if waited:
@@ -186,6 +197,8 @@ class RayPool:
         outcomes += self._lost
         self._lost = []
         self._look_for_stalls()
+        if not self.alive:
+            self._check_absence(min(monotonic() - began, timeout_s))
         return outcomes
 
     def close(self) -> None:
@@ -206,7 +219,7 @@ class RayPool:
         if self._gpus:
             options["num_gpus"] = self._gpus
         actor = self._class.options(**options).remote()
-        return _Seat(actor, actor.start.remote(self._setup, self._server, self._sample))
+        return _Seat(actor, actor.start.remote(self._setup, self._server, self._samples, self._measured))
 
     def _hear(self, ref: Any, seat: _Seat) -> list[Done | Died]:
         if seat not in self._seats:
@@ -214,7 +227,11 @@ class RayPool:
         try:
             found = ray.get(ref)
         except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, SightlineError) else error) from None
+            if isinstance(error.cause, SightlineError):
+                raise error.cause from None
+            if ref == seat.starting:
+                raise WorkerError(f"a worker cannot start: {type(error.cause).__name__}: {error.cause}") from error
+            raise
         except RayError as error:
             return list(self._replace(seat, _first_line(error)))
         if ref == seat.starting:
@@ -226,8 +243,9 @@ class RayPool:
     def _admit(self, seat: _Seat, ready: Ready) -> None:
         """A worker can begin; the first one tells whether there is memory for all of them."""
         seat.ready, seat.moved, self._failures = True, monotonic(), 0
-        if not ready.sees_source:
-            self._on_note("a worker does not see the source: it reads through this machine")
+        self._admitted += 1
+        if ready.not_seen:
+            self._on_note(f"a worker does not see the source ({ready.not_seen}): it reads through this machine")
         if len(self._seats) == 1 and self.size > 1:
             self._check_memory(ready)
         while len(self._seats) < self.size:
@@ -245,12 +263,31 @@ class RayPool:
         self._seats.remove(seat)
         if not seat.ready:
             self._failures += 1
-            self._sample = []  # It may have died of that; in a chunk it would be found out which image it was.
+            self._measured = []  # It may have died of that; in a chunk it would be found out which image it was.
         if self._failures >= _STARTS:
-            raise ConfigError(f"workers died {_STARTS} times in a row before they could begin: {why}")
+            raise WorkerError(f"workers died {_STARTS} times in a row before they could begin: {why}")
         self._seats.append(self._seat())
         for task in seat.tasks.values():
             yield Died(task, why)
+
+    def _check_absence(self, waited_s: float) -> None:
+        """Ray waits for room for ever.
+
+        Raises:
+            WorkerError: No worker has been ready for too long.
+        """
+        limit_s = max(self._config.stall_s, START_S)
+        if self._absence.wait(self._admitted, waited_s) <= limit_s:
+            return
+        nodes = list_nodes()
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        cpus, gpus = sum(node.cores for node in nodes), sum(node.gpus for node in nodes)
+        raise WorkerError(
+            f"no worker was ready in {limit_s:g} s: each needs {self._cpus:g} CPUs and {self._gpus:g} "
+            f"GPUs; the cluster has {cpus:g} CPUs and {gpus:g} GPUs on {len(nodes)} nodes, of which "
+            f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free. When there is room again, run the "
+            "same command; --set detect.stall_s=SECONDS waits longer"
+        )
 
     def _look_for_stalls(self) -> None:
         """End actors that have work and finish no image; one that is stopped does not even answer."""

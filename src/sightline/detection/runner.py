@@ -17,7 +17,7 @@ from sightline.detection.feed import Feed, Leased, Leases, Listing
 from sightline.detection.plan import Chunk, Planner
 from sightline.detection.pool import Died, Done, Pool, Task
 from sightline.detection.rows import ModelName, rejected_rows
-from sightline.detection.schema import REJECTED
+from sightline.detection.schema import REJECTED, UNREAD
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.target import Target
 from sightline.errors import ImageError
@@ -26,6 +26,7 @@ ATTEMPTS = 3
 """Workers that may die over an image before it is rejected."""
 
 _WAIT_S = 0.2
+_SEEN = ("image_id", "version", "status", "stage", "reason")
 
 
 class Stopped(Exception):
@@ -64,7 +65,7 @@ class Watcher:
 
 @dataclass
 class Counts:
-    """What a run did; seconds are from its start."""
+    """What a run did: rows of other runs do not count. Seconds are from its start."""
 
     images: int = 0
     rejected: int = 0
@@ -72,11 +73,41 @@ class Counts:
     first_commit_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What tells a committed row from a later one of the same image."""
+
+    version: str
+    status: str
+    stage: str | None
+    reason: str | None
+
+    @property
+    def is_unread(self) -> bool:
+        return self.status == REJECTED and self.stage == UNREAD
+
+
+def _read_seen(target: Target, chunk: str) -> tuple[int, dict[str, _Seen]]:
+    """The revision of a chunk, and what was seen of its images."""
+    revision, rows = target.read_chunk(chunk, _SEEN)
+    return revision, _seen(rows)
+
+
+def _seen(rows: pa.Table) -> dict[str, _Seen]:
+    ids, *others = (rows.column(name).to_pylist() for name in _SEEN)
+    return {image_id: _Seen(*seen) for image_id, *seen in zip(ids, *others, strict=True)}
+
+
 @dataclass
 class _Open:
-    """A chunk that is under way, in one part or several."""
+    """A chunk that is under way, in one part or several.
+
+    Attributes:
+        before: What its rows were when it was begun, if it is looked at again.
+    """
 
     chunk: Chunk
+    before: dict[str, _Seen]
     parts: int = 1
     tables: list[pa.Table] = field(default_factory=list)
 
@@ -113,17 +144,18 @@ class Runner:
         self._make_apart, self._apart = apart, None if apart else pool
         self._open: dict[str, _Open] = {}
         self._parts: deque[Task] = deque()
-        self._began = monotonic()
+        self._began, self._owner = monotonic(), this_run()
         self.counts = counts
 
     def run(self) -> None:
-        """Until every image of the source has its row.
+        """Until every image of the source has its row, which is then checked against the plan.
 
         Raises:
             Stopped: Somebody asked for it.
+            DamagedError: Rows and plan do not agree.
         """
         try:
-            with Listing(self._planner) as listing, Leases(self._target, this_run(), self._lease_s) as leases:
+            with Listing(self._planner) as listing, Leases(self._target, self._owner, self._lease_s) as leases:
                 feed = Feed(self._target, self._planner, listing, leases)
                 chunks = feed.chunks()
                 ended = False
@@ -132,8 +164,9 @@ class Runner:
                         raise Stopped
                     ended = ended or self._hand_out(chunks)
                     for outcome in self._outcomes():
-                        self._heed(outcome, leases)
+                        self._heed(outcome, feed, leases)
                     self._tell(feed, listing)
+            self._planner.reconcile()
         finally:
             if self._make_apart and self._apart:
                 self._apart.close()
@@ -157,7 +190,7 @@ class Runner:
 
     def _begin(self, leased: Leased) -> None:
         chunk = leased.chunk
-        self._open[chunk.lease] = _Open(chunk)
+        self._open[chunk.lease] = _Open(chunk, _read_seen(self._target, chunk.name)[1] if chunk.again else {})
         task = Task(chunk, chunk.items)
         if leased.attempts > 1 and self._make_apart:
             self._watcher.on_note(f"chunk {chunk.name} was begun before and not ended: its images are tried apart")
@@ -178,7 +211,7 @@ class Runner:
         self._hand_out_parts()
         return [outcome for pool in self._pools() for outcome in pool.wait(_WAIT_S / len(self._pools()))]
 
-    def _heed(self, outcome: Done | Died, leases: Leases) -> None:
+    def _heed(self, outcome: Done | Died, feed: Feed, leases: Leases) -> None:
         task = outcome.task
         if isinstance(outcome, Died):
             where = f"{len(task.items)} images of chunk {task.chunk.name}"
@@ -194,7 +227,7 @@ class Runner:
         opened.tables.append(rows)
         opened.parts -= 1
         if not opened.parts:
-            self._commit(opened, leases)
+            self._commit(opened, feed, leases)
 
     def _split(self, task: Task) -> None:
         """Try the images of a task again in fewer at a time, so that the third attempt is at single ones."""
@@ -204,19 +237,43 @@ class Runner:
         self._open[task.chunk.lease].parts += len(parts) - 1
         self._parts.extend(Task(task.chunk, part, attempt) for part in parts)
 
-    def _commit(self, opened: _Open, leases: Leases) -> None:
+    def _commit(self, opened: _Open, feed: Feed, leases: Leases) -> None:
         chunk, rows = opened.chunk, opened.rows()
         if chunk.again:
-            self._target.rewrite(chunk.name, rows)
-        else:
-            self._target.commit(chunk.name, rows)  # If another run was first, its rows are as good.
+            own = self._replace(chunk.name, rows, opened.before)
+        elif self._target.commit(chunk.name, rows, self._owner):
+            own = rows
+        else:  # Another run was first, and its rows are as good, except for images that it could not read.
+            own = self._replace(chunk.name, rows, None)
         leases.end(chunk)
         del self._open[chunk.lease]
+        feed.done_before += rows.num_rows - own.num_rows
+        if not own.num_rows:
+            return
         counts = self.counts
         counts.first_commit_s = counts.first_commit_s or monotonic() - self._began
-        counts.images, counts.chunks = counts.images + rows.num_rows, counts.chunks + 1
-        counts.rejected += pc.sum(pc.equal(rows.column("status"), REJECTED)).as_py()
-        self._watcher.on_commit(chunk, rows)
+        counts.images, counts.chunks = counts.images + own.num_rows, counts.chunks + 1
+        counts.rejected += pc.sum(pc.equal(own.column("status"), REJECTED)).as_py()
+        self._watcher.on_commit(chunk, own)
+
+    def _replace(self, chunk: str, rows: pa.Table, before: dict[str, _Seen] | None) -> pa.Table:
+        """Put rows in place of committed ones; gives those that were still to be replaced.
+
+        Args:
+            before: What the committed rows were when this run began with them: any that are something else by now are
+                another run's, which came later. None replaces those of images that could not be read.
+        """
+        while True:
+            revision, found = _read_seen(self._target, chunk)
+            if before is None:
+                wanted = [key for key, seen in found.items() if seen.is_unread]
+                rows = rows.filter(pc.not_equal(pc.fill_null(rows.column("stage"), ""), UNREAD))
+            else:
+                wanted = [key for key, seen in found.items() if seen == before.get(key)]
+            own = rows.filter(pc.is_in(rows.column("image_id"), pa.array(wanted, pa.string())))
+            news = own.filter(pa.array([seen != found[key] for key, seen in _seen(own).items()], pa.bool_()))
+            if not news.num_rows or self._target.rewrite(chunk, news, self._owner, revision=revision):
+                return own
 
     def _tell(self, feed: Feed, listing: Listing) -> None:
         new, alive = self.counts.images, self._pool.alive

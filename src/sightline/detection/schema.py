@@ -46,6 +46,9 @@ DETECTIONS = pa.schema(
 """One row is one box: the flat form of `images`."""
 
 OK, REJECTED = "ok", "rejected"
+UNREAD = "read"
+"""The stage of images that were rejected because they could not be read: they are tried again by every run, and give
+way to the result of any run that could read them."""
 
 
 def flatten(images: pa.Table) -> pa.Table:

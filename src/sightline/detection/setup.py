@@ -26,6 +26,7 @@ class Engine:
         device: "cpu" or "cuda".
         size: Side that images are fitted into, if not as trained.
         rectangular: Whether images are not padded to squares, where the model allows it.
+        reduced_decode: Whether large JPEGs are decoded at reduced scale.
         bfloat16: Whether that was asked for, even where it is less exact.
     """
 
@@ -34,6 +35,7 @@ class Engine:
     threads: int
     size: int | None
     rectangular: bool
+    reduced_decode: bool
     max_pixels: int
     bfloat16: bool = False
 
@@ -84,6 +86,7 @@ class Setup:
             size=engine.size,
             device=engine.device,
             rectangular=engine.rectangular,
+            reduced_decode=engine.reduced_decode,
             floor=self.look.threshold,
             cache=cache,
             max_pixels=engine.max_pixels,

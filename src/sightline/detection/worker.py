@@ -8,19 +8,22 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
-from sightline.data.decode import decode, decode_reduced
+from sightline.data.decode import decode
 from sightline.data.memory import keep_freed_memory
 from sightline.detection.item import Item, Source
 from sightline.detection.rows import ModelName, Rows
 from sightline.detection.tiles import Tile, Tiling, merge_tiles
-from sightline.errors import ImageError
-from sightline.models.predictor import Fitted, Predictor
+from sightline.errors import ImageError, SourceError, WorkerError
+from sightline.models.predictor import Predictor
+from sightline.models.preprocessor import Fitted
+from sightline.retry import STORAGE_RETRY
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,6 @@ class Look:
 
     Attributes:
         tiling: How large images are cut, if at all.
-        reduced: Whether JPEGs may be decoded at reduced scale.
         batch: Images or tiles that go through the network at once.
         lanes: Batches that do so side by side, each on threads of its own.
         decoders: Threads that read and decode.
@@ -37,7 +39,6 @@ class Look:
 
     threshold: float
     tiling: Tiling | None = None
-    reduced: bool = True
     batch: int = 1
     lanes: int = 1
     decoders: int = 1
@@ -71,7 +72,7 @@ class Worker:
     """Looks at chunks.
 
     Attributes:
-        done: Images so far, for those who watch whether it gets on.
+        done: Images and tiles so far, for those who watch whether it gets on.
     """
 
     predictor: Predictor
@@ -91,7 +92,12 @@ class Worker:
             torch.set_num_threads(1)
 
     def process(self, chunk: str, items: Sequence[Item]) -> pa.Table:
-        """The rows of a chunk's images."""
+        """The rows of a chunk's images.
+
+        Raises:
+            SourceError: The source cannot be read.
+            WorkerError: This machine fails: it has no memory, or the model fails over any image.
+        """
         rows = Rows(items, chunk, self.model)
         prepared = self._prepare_ahead(items)
         with self._turn:
@@ -107,7 +113,7 @@ class Worker:
         self.closed = True
         torch.set_num_threads(self._torch_threads)
         for pool in (self._pool, self._lanes):
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # A read may hang, or be tried again for a minute.
 
     def _prepare_ahead(self, items: Sequence[Item]) -> Iterator[tuple[int, "_Prepared | ImageError"]]:
         """Every image in order; some of the next are under way, from the moment of the call."""
@@ -128,26 +134,34 @@ class Worker:
         return stream()
 
     def _prepare(self, item: Item) -> "_Prepared | ImageError":
+        """An image, or why it cannot be used. What is no fault of the image is tried again, and raised if it persists.
+
+        Raises:
+            SourceError: The source cannot be read.
+            WorkerError: The machine has no memory left; `decode.max_pixels` bounds what one image takes.
+        """
         try:
-            return self._fit(self.source.read(item))
+            return STORAGE_RETRY.call(
+                lambda: self._fit(self.source.read(item)), what=f"reading {item.uri}", passes=self._may_pass
+            )
         except ImageError as error:
             return error
         except MemoryError:
-            return ImageError("out of memory", "while it was decoded", stage="decode")
+            raise WorkerError(
+                f"there is not enough memory on this machine to read and decode {item.uri!r}: run the same command "
+                "with fewer workers or a smaller detect.batch; a lower decode.max_pixels rejects images that are larger"
+            ) from None
+
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, SourceError | MemoryError) and not self.closed
 
     def _fit(self, data: bytes) -> _Prepared:
         predictor, tiling = self.predictor, self.look.tiling
-        if tiling is None and self.look.reduced:
-            pixels, size = decode_reduced(
-                data,
-                lambda width, height: predictor.letterbox.fitted(width=width, height=height),
-                max_pixels=predictor.max_pixels,
-            )
-            return _Prepared(*size, [predictor.fit(pixels, size=size)])
-        pixels = decode(data, max_pixels=predictor.max_pixels)
-        height, width = pixels.shape[:2]
         if tiling is None:
-            return _Prepared(width, height, [predictor.fit(pixels)])
+            fitted = predictor.fit_encoded(data)
+            return _Prepared(fitted.width, fitted.height, [fitted])
+        pixels = decode(data, max_pixels=predictor.preprocessor.max_pixels)
+        height, width = pixels.shape[:2]
         tiles = tiling.tiles(width=width, height=height)
         return _Prepared(width, height, [predictor.fit(pixels[y0:y1, x0:x1]) for x0, y0, x1, y1 in tiles], tiles)
 
@@ -200,17 +214,45 @@ class _Batches:
             found = found_later.result()
         except CancelledError:
             raise Closed from None
-        except Exception as error:  # Whatever a network raises over an image is that image's end, not the job's.
+        except Exception:  # Whatever a network raises.
             if len(batch) > 1:
                 for one in batch:
                     self._detect([one])
                 return
-            self._fail(batch[0][0], f"{type(error).__name__}: {error}")
-            return
+            found = self._try_again(*batch[0])
+            if found is None:
+                return
         for (image, part), result in zip(batch, found, strict=True):
+            self._worker.done += 1
             image.found[part] = result
             if image.place >= 0 and all(part is not None for part in image.found):
                 self._finish(image)
+
+    def _try_again(self, image: _Open, part: int) -> Any:
+        """What the network finds at the second attempt; None if it fails over this image only, which is then rejected.
+
+        Raises:
+            WorkerError: It fails over a blank image of this size too, or has no memory, so the image is not to blame.
+        """
+        if self._worker.closed:
+            raise Closed
+        fitted = image.prepared.parts[part]
+        blank = replace(fitted, canvas=np.zeros_like(fitted.canvas))
+        try:
+            self._worker.find([blank]).result()
+        except CancelledError:
+            raise Closed from None
+        except Exception as also:
+            raise WorkerError(f"the model fails over any image on this machine: {_describe(also)}") from None
+        try:
+            return self._worker.find([fitted]).result()
+        except CancelledError:
+            raise Closed from None
+        except (MemoryError, torch.OutOfMemoryError) as again:
+            raise WorkerError(f"there is not enough memory for the model on this machine: {_describe(again)}") from None
+        except Exception as again:
+            self._fail(image, _describe(again))
+            return None
 
     def _fail(self, image: _Open, why: str) -> None:
         if image.place >= 0:
@@ -222,8 +264,11 @@ class _Batches:
         parts = [part for part in image.found if part is not None]
         result = merge_tiles(parts, prepared.tiles) if prepared.tiles and len(parts) > 1 else parts[0]
         self._rows.found(image.place, result, width=prepared.width, height=prepared.height)
-        self._worker.done += 1
 
     def _reject(self, place: int, error: ImageError) -> None:
         self._rows.rejected(place, error)
         self._worker.done += 1
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -15,7 +15,9 @@ from sightline.engines.onnx_engine import OnnxEngine
 from sightline.engines.openvino_engine import OpenVinoEngine, save_openvino
 from sightline.errors import DamagedError, ExistsError, NotFoundError
 from sightline.models.detector import Detector
+from sightline.models.info import Preprocessing
 from sightline.models.letterbox import Letterbox
+from sightline.models.preprocessor import make_preprocessor
 
 ExportName = Literal["onnx", "openvino"]
 DESCRIPTION = "engine.json"
@@ -28,6 +30,7 @@ def write_export(
     *,
     to: ExportName,
     precision: Literal["float32", "int8"] = "float32",
+    preprocessing: Preprocessing | None = None,
     about: Mapping[str, Any] | None = None,
     others: Mapping[str, bytes] | None = None,
 ) -> None:
@@ -35,6 +38,7 @@ def write_export(
 
     Args:
         form: Each graph as the bytes of an ONNX file.
+        preprocessing: What the model's bundle says; None for a model that has none.
         about: What else is to be said, such as the names of the classes.
         others: More files that make a bundle of it, by name; then all of them are listed in a manifest.
 
@@ -55,7 +59,7 @@ def write_export(
                     (partial / files[name]).write_bytes(content)
                 case "openvino":
                     save_openvino(content, partial / files[name])
-        said = {"form": to, "precision": precision, **(about or {}), **_describe(model, files)}
+        said = {"form": to, "precision": precision, **(about or {}), **_describe(model, preprocessing, files)}
         (partial / DESCRIPTION).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
         for name, content in (others or {}).items():
             (partial / name).write_bytes(content)
@@ -94,9 +98,9 @@ def _corner(letterbox: Letterbox) -> str | None:
     return None if letterbox.centred else "upper left"
 
 
-def _describe(model: Detector, files: Mapping[str, str]) -> dict[str, Any]:
-    letterbox = model.preprocess()
-    assert isinstance(letterbox, Letterbox)
+def _describe(model: Detector, preprocessing: Preprocessing | None, files: Mapping[str, str]) -> dict[str, Any]:
+    preprocessor = make_preprocessor(model, preprocessing)
+    letterbox = preprocessor.letterbox
     graphs = {
         name: {
             "file": files[name],
@@ -110,6 +114,7 @@ def _describe(model: Detector, files: Mapping[str, str]) -> dict[str, Any]:
     }
     return {
         "preprocessing": {
+            "reduced_decode": preprocessor.reduced_decode,
             "letterbox": {**asdict(letterbox), "fill": FILL, "corner": _corner(letterbox), "resampling": "bilinear"},
             "images": "batch x 3 x height x width, RGB, uint8; normalised inside the graph",
         },

@@ -1,6 +1,5 @@
 """A bundle, ready to be asked."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,8 +8,8 @@ from sightline.data.decode import MAX_PIXELS
 from sightline.engines.factory import choose_engine, choose_engine_for_onnx, open_engine
 from sightline.models.bundle import Bundle
 from sightline.models.graph import is_onnx
-from sightline.models.letterbox import Letterbox
 from sightline.models.predictor import Predictor
+from sightline.models.preprocessor import make_preprocessor
 from sightline.models.yolo_onnx import NAME as YOLO_ONNX
 
 
@@ -23,7 +22,8 @@ def open_predictor(
     bfloat16: bool = False,
     size: int | None = None,
     device: str | None = None,
-    rectangular: bool = False,
+    rectangular: bool | None = None,
+    reduced_decode: bool | None = None,
     floor: float | None = None,
     cache: Path | None = None,
     max_pixels: int = MAX_PIXELS,
@@ -37,15 +37,15 @@ def open_predictor(
         bfloat16: Whether graphs run in it even if that leaves the tolerance.
         size: Side that images are fitted into, if not the one that the model was trained at.
         device: Default: a GPU if there is one.
-        rectangular: Whether images are padded no more than the network needs, where the model allows it.
+        rectangular: Whether images are padded no more than the network needs, where the model allows it; default: as
+            the bundle says.
+        reduced_decode: Whether large JPEGs are decoded at reduced scale; default: as the bundle says.
         floor: Nobody will ask for detections below this score, so models that can need not sort them out.
         cache: Where compiled forms are kept.
     """
     model = bundle.load(size=size)
-    letterbox = model.preprocess()
-    assert isinstance(letterbox, Letterbox)
-    if rectangular and model.rectangular:
-        letterbox = replace(letterbox, square=False)
+    said = bundle.info.preprocessing.overridden(rectangular=rectangular, reduced_decode=reduced_decode)
+    preprocessor = make_preprocessor(model, said, max_pixels=max_pixels)
     lowest = getattr(model, "score_threshold", None)
     if floor is not None and isinstance(lowest, float):
         model.score_threshold = max(lowest, floor)  # type: ignore[assignment]
@@ -55,7 +55,7 @@ def open_predictor(
     opened = open_engine(
         model.to(place), name=engine, threads=threads, lanes=lanes, bfloat16=bfloat16, cache=cache, key=bundle.hash
     )
-    return Predictor(bundle, letterbox, opened, opened.name, place, max_pixels=max_pixels)
+    return Predictor(bundle, preprocessor, opened, opened.name, place)
 
 
 def resolve_engine(bundle: Bundle, engine: str, device: str) -> str:

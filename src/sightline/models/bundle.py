@@ -25,13 +25,12 @@ from sightline.models.info import (
     DatasetNote,
     Figures,
     ModelInfo,
-    Preprocessing,
     RunNote,
     figures_by_class,
     finite,
     read_info,
 )
-from sightline.models.letterbox import Letterbox
+from sightline.models.preprocessor import preprocessing_of
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
 from sightline.models.yolo_onnx import NAME as YOLO_ONNX
 from sightline.models.yolo_onnx import load_yolo
@@ -64,10 +63,13 @@ class Bundle:
             model: Detector = self._load_onnx(size)
         else:
             model = self._load_weights(size)
-        if size is None and preprocessing_of(model) != info.preprocessing:
+        own, said = preprocessing_of(model), info.preprocessing
+        # The canvas and the decoding are for the bundle to choose, whatever it has learned from.
+        chosen = {"square": said.square, "reduced_decode": said.reduced_decode}
+        if size is None and own.model_copy(update=chosen) != said:
             raise DamagedError(
-                f"{str(self.path)!r} wants images prepared as {info.preprocessing}; this version of Sightline prepares "
-                f"them as {preprocessing_of(model)}: use the version that made it ({info.versions.get('sightline')})"
+                f"{str(self.path)!r} wants images prepared as {said}; this version of Sightline prepares them as "
+                f"{own}: use the version that made it ({info.versions.get('sightline')})"
             )
         return model.eval()
 
@@ -148,13 +150,6 @@ def describe(
         licence=licence or family_of(name).licence,
         versions=library_versions(),
     )
-
-
-def preprocessing_of(model: Detector) -> Preprocessing:
-    """What a model does to images first."""
-    letterbox = model.preprocess()
-    assert isinstance(letterbox, Letterbox)
-    return Preprocessing.of(letterbox)
 
 
 def save_bundle(directory: Path, weights: Weights | bytes, info: ModelInfo, others: Mapping[str, bytes]) -> Bundle:

@@ -92,7 +92,10 @@ class Detector(nn.Module, ABC):
 
     @abstractmethod
     def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
-        """A picklable function that brings an image and its boxes to the model's input size; runs in the loader."""
+        """A picklable function that brings an image and its boxes to the model's input size; runs in the loader.
+
+        Training uses it as it is; what detects uses `make_preprocessor`, whose canvas need not be square.
+        """
 
     @abstractmethod
     def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:

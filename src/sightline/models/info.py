@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,7 +13,8 @@ from sightline.data.geometry import FILL
 from sightline.errors import DamagedError
 from sightline.models.letterbox import Letterbox
 
-FORMAT = 1
+FORMAT = 2
+"""Of descriptions that this version writes; it reads those of format 1 too."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Figures = dict[str, float]
 """Finite numbers by name."""
@@ -26,12 +27,14 @@ class Part(BaseModel):
 
 
 class Preprocessing(Part):
-    """What is done to an upright 8-bit RGB image before it goes into the network.
+    """What is done to an encoded image before it goes into the network, wherever the model is used.
 
     Attributes:
+        square: Every canvas is a square of `size`; else it is as small as the image allows, where the network takes it.
         centred: The image lies in the middle of the canvas; else in its upper left corner.
         resize: The image is scaled onto a canvas of the colour `fill`, keeping its aspect.
         normalise: Numbers are brought to the network's range inside of it.
+        reduced_decode: JPEGs of at least twice the size that is needed are decoded at reduced scale.
     """
 
     size: int = Field(ge=32, le=16384)
@@ -43,11 +46,21 @@ class Preprocessing(Part):
     color: Literal["RGB"] = "RGB"
     resize: Literal["bilinear"] = "bilinear"
     normalise: Literal["in the network"] = "in the network"
+    reduced_decode: bool = True
 
     @classmethod
     def of(cls, letterbox: Letterbox) -> "Preprocessing":
         """What a letterbox does."""
         return cls(**asdict(letterbox))
+
+    def overridden(self, *, rectangular: bool | None, reduced_decode: bool | None) -> "Preprocessing":
+        """The same with what a user chose instead; None leaves it. A canvas that has to be square stays square."""
+        return self.model_copy(
+            update={
+                "square": self.square or rectangular is False,
+                "reduced_decode": self.reduced_decode if reduced_decode is None else reduced_decode,
+            }
+        )
 
 
 class DatasetNote(Part):
@@ -77,7 +90,7 @@ class ModelInfo(Part):
         versions: Libraries that made it.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     model: str
     task: Literal["detection", "classification"]
     classes: tuple[str, ...] = Field(min_length=1)
@@ -109,20 +122,34 @@ def read_info(file: Path) -> ModelInfo:
     """What a description says.
 
     Raises:
-        DamagedError: It is not one of this version.
+        DamagedError: It is not one that this version reads.
     """
     try:
         values = json.loads(file.read_text("utf-8"))
-        if isinstance(values, dict) and values.get("format") != FORMAT:
-            raise DamagedError(
-                f"{str(file)!r} has format {str(values.get('format'))[:20]}; this version reads format {FORMAT}: "
-                "use the version of Sightline that wrote it, or train again"
-            )
+        if isinstance(values, dict):
+            values = _upgraded(values, str(file))
         return ModelInfo.model_validate(values)
     except (OSError, ValueError, RecursionError) as error:
         problem = error.errors()[0] if isinstance(error, ValidationError) else None
         why = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" if problem else " ".join(str(error).split())
         raise DamagedError(f"{str(file)!r} does not describe a model: {why[:200]}") from None
+
+
+def _upgraded(values: dict[str, Any], shown: str) -> dict[str, Any]:
+    """A description in the present format."""
+    written = values.get("format")
+    if written == FORMAT:
+        return values
+    if written != 1:
+        raise DamagedError(
+            f"{shown!r} has format {str(written)[:20]}; this version reads formats 1 to {FORMAT}: "
+            "use a version of Sightline as new as the one that wrote it"
+        )
+    # Format 1 described the canvas of training. `detect` used the smallest that the network takes.
+    preprocessing = values.get("preprocessing")
+    if isinstance(preprocessing, dict):
+        preprocessing = {**preprocessing, "square": False}
+    return {**values, "format": FORMAT, "preprocessing": preprocessing}
 
 
 def finite(figures: Mapping[str, float]) -> Figures:

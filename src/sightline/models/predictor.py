@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from sightline.data.decode import MAX_PIXELS, decode, decode_pil
+from sightline.data.decode import decode_pil
 from sightline.data.disk import read_file
+from sightline.data.magic import EncodedImage
 from sightline.errors import ConfigError, ImageError
 from sightline.models.bundle import Bundle
 from sightline.models.detector import Found, Pixels
 from sightline.models.info import ModelInfo
-from sightline.models.letterbox import Letterbox, boxes_to_original
+from sightline.models.letterbox import boxes_to_original
+from sightline.models.preprocessor import Fitted, Preprocessor
 from sightline.structures import Boxes
 
 ImageLike = str | Path | bytes | bytearray | memoryview | NDArray[np.uint8] | Image.Image
@@ -87,40 +89,24 @@ class Classification:
         yield (self.name, self.score, 0.0, 0.0, float(self.size[0]), float(self.size[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """An image as the network takes it.
-
-    Attributes:
-        canvas: H x W x 3 uint8 RGB.
-        width: Of the upright original, in whose pixels boxes are given.
-        height: Likewise.
-    """
-
-    canvas: Pixels
-    width: int
-    height: int
-
-
 @dataclass(frozen=True)
 class Predictor:
     """A model that can be asked.
 
     Attributes:
         bundle: What it is, and its hash.
+        preprocessor: Makes canvases of images.
         engine: Name of what runs it.
         runner: That itself.
         batch: Images that go through the network at once.
-        max_pixels: Larger images are refused from their header.
     """
 
     bundle: Bundle
-    letterbox: Letterbox
+    preprocessor: Preprocessor
     runner: Runner = field(repr=False)
     engine: str = "torch"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     batch: int = 8
-    max_pixels: int = MAX_PIXELS
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -134,7 +120,8 @@ class Predictor:
 
         Args:
             images: One or a list of paths, encoded bytes, H x W x 3 uint8 RGB arrays or PIL images; all are turned
-                upright as their EXIF says.
+                upright as their EXIF says. From a path or encoded bytes it is what `detect` finds; from the pixels of
+                a large JPEG scores differ a little, for those are not decoded at reduced scale (docs/models.md).
             threshold: Lowest score of a detection; default: the one that validation chose, else 0.3. A classifier
                 always gives its best class.
 
@@ -146,33 +133,21 @@ class Predictor:
         results: list[Any] = []
         for start in range(0, len(given), self.batch):
             places = range(start, min(start + self.batch, len(given)))
-            fitted = [self.fit(self._read(given, place)) for place in places]
-            results += self._find_each_size(fitted, lowest)
+            results += self.find([self._fit(given, place) for place in places], lowest)
         return results
 
-    def fit(self, pixels: Pixels, *, size: tuple[int, int] | None = None) -> Fitted:
-        """An upright RGB image as the network takes it.
+    def fit_encoded(self, data: EncodedImage) -> Fitted:
+        """An encoded image as the network takes it; see `Preprocessor.fit_encoded`."""
+        return self.preprocessor.fit_encoded(data)
 
-        Args:
-            size: Width and height of the image, if the pixels are those of a smaller version of it.
-        """
-        width, height = size or (pixels.shape[1], pixels.shape[0])
-        return Fitted(self.letterbox.place(pixels, width=width, height=height), width, height)
+    def fit(self, pixels: Pixels) -> Fitted:
+        """An upright RGB image as the network takes it."""
+        return self.preprocessor.fit(pixels)
 
     def find(self, images: Sequence[Fitted], threshold: float) -> list[Detections] | list[Classification]:
-        """What is in each image; their canvases have the same size."""
-        canvases = np.stack([image.canvas for image in images])
-        with torch.inference_mode():
-            found = self.runner.detect(torch.from_numpy(canvases).permute(0, 3, 1, 2).to(self.device))
+        """What is in each image; those with canvases of the same size go through the network at once."""
+        found = detect_canvases(self.runner, [image.canvas for image in images], device=self.device)
         return [self._result(one, image, threshold) for one, image in zip(found, images, strict=True)]  # type: ignore[return-value]
-
-    def _find_each_size(self, images: list[Fitted], threshold: float) -> list[Any]:
-        results: list[Any] = [None] * len(images)
-        for shape in dict.fromkeys(image.canvas.shape for image in images):
-            places = [place for place, image in enumerate(images) if image.canvas.shape == shape]
-            for place, found in zip(places, self.find([images[place] for place in places], threshold), strict=True):
-                results[place] = found
-        return results
 
     def _result(self, found: Found, image: Fitted, threshold: float) -> Detections | Classification:
         width, height = image.width, image.height
@@ -182,16 +157,17 @@ class Predictor:
             by_class[labels] = scores
             best = int(by_class.argmax())
             return Classification(best, self.classes[best], float(by_class[best]), by_class, (width, height))
-        boxes = boxes_to_original(found.boxes.float().cpu().numpy(), self.letterbox, width=width, height=height)
+        letterbox = self.preprocessor.letterbox
+        boxes = boxes_to_original(found.boxes.float().cpu().numpy(), letterbox, width=width, height=height)
         kept = scores >= threshold
         names = [self.classes[label] for label in labels[kept].tolist()]
         return Detections(boxes[kept], scores[kept], labels[kept].astype(np.int32), names)
 
-    def _read(self, images: Sequence[Any], place: int) -> Pixels:
+    def _fit(self, images: Sequence[Any], place: int) -> Fitted:
         image = images[place]
         shown = f"image {place} of {len(images)}" + (f", {str(image)[:200]!r}" if _is_path(image) else "")
         try:
-            return self._pixels(image)
+            return self._fit_any(image)
         except ImageError as error:
             raise ImageError(
                 error.reason, f"{shown}: {error.detail}" if error.detail else shown, stage=error.stage
@@ -199,18 +175,31 @@ class Predictor:
         except OSError as error:
             raise ImageError("file not readable", f"{shown}: {error}", stage="read") from None
 
-    def _pixels(self, image: Any) -> Pixels:
+    def _fit_any(self, image: Any) -> Fitted:
         if _is_path(image):
-            return decode(read_file(os.fspath(image)), max_pixels=self.max_pixels)
+            return self.fit_encoded(read_file(os.fspath(image)))
         if isinstance(image, bytes | bytearray | memoryview):
-            return decode(bytes(image), max_pixels=self.max_pixels)
+            return self.fit_encoded(bytes(image))
         if isinstance(image, Image.Image):
-            return decode_pil(image, max_pixels=self.max_pixels)
+            return self.fit(decode_pil(image, max_pixels=self.preprocessor.max_pixels))
         if isinstance(image, np.ndarray):
             if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
-                return image
+                return self.fit(image)
             raise ImageError("not an image", f"an array of {image.dtype} {image.shape}; expected uint8 (H, W, 3), RGB")
         raise ImageError("not an image", f"a {type(image).__name__}; expected a path, bytes, an array or a PIL image")
+
+
+def detect_canvases(runner: Runner, canvases: Sequence[Pixels], *, device: torch.device) -> list[Found]:
+    """What is in each canvas, in their order; those of the same size go through the network at once."""
+    found: list[Found | None] = [None] * len(canvases)
+    for shape in dict.fromkeys(canvas.shape for canvas in canvases):
+        places = [place for place, canvas in enumerate(canvases) if canvas.shape == shape]
+        images = torch.from_numpy(np.stack([canvases[place] for place in places]))
+        with torch.inference_mode():  # Channels last, as the decoder gave them.
+            results = runner.detect(images.to(device, non_blocking=True).permute(0, 3, 1, 2))
+        for place, one in zip(places, results, strict=True):
+            found[place] = one
+    return [one for one in found if one is not None]
 
 
 def as_detections(found: Detections | Classification) -> Detections:

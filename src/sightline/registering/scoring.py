@@ -12,9 +12,10 @@ from sightline.data.loader import LoadOptions
 from sightline.errors import ConfigError
 from sightline.metrics.classification import ClassificationResult
 from sightline.metrics.result import DetectionResult
-from sightline.models.bundle import Bundle, preprocessing_of
+from sightline.models.bundle import Bundle
 from sightline.models.detector import Detector
 from sightline.models.predictor import lowest_score
+from sightline.models.preprocessor import make_preprocessor
 from sightline.training.evaluate import check_classes, evaluate, make_metric
 from sightline.training.precision import pick_device
 
@@ -89,7 +90,8 @@ def score_bundle(
     metric = make_metric(model, images, score_threshold=lowest_score(bundle.info, None))
     _warm_up(model, loader.batch)
     started = time.perf_counter()
-    found = evaluate(model, images, metric, loader=loader, progress=progress)
+    said = bundle.info.preprocessing
+    found = evaluate(model, images, metric, loader=loader, progress=progress, preprocessing=said)
     speed = len(images) / max(time.perf_counter() - started, 1e-9)
     main, figures, per_class = _classifier(found) if isinstance(found, ClassificationResult) else _detector(found)
     known = {name: None if math.isnan(value) else value for name, value in figures.items()}
@@ -99,10 +101,9 @@ def score_bundle(
 
 def _warm_up(model: Detector, batch: int) -> None:
     """Let a network take its memory and choose its ways before it is timed."""
-    fitted = preprocessing_of(model)
-    side = -(-fitted.size // fitted.multiple) * fitted.multiple
+    width, height = make_preprocessor(model).letterbox.canvas(width=model.size, height=model.size)
     with torch.inference_mode():
-        model.detect(torch.zeros(batch, 3, side, side, dtype=torch.uint8, device=next(model.parameters()).device))
+        model.detect(torch.zeros(batch, 3, height, width, dtype=torch.uint8, device=next(model.parameters()).device))
 
 
 def _detector(found: DetectionResult) -> tuple[str, dict[str, float], dict[str, float]]:

@@ -50,10 +50,11 @@ def _head(info: ModelInfo) -> str:
     what = "finds" if info.task == "detection" else "tells apart"
     learned = f", trained on {plain(info.dataset.name)}" if info.dataset else ""
     classes = ", ".join(plain(name) for name in info.classes[:12]) + (", …" if len(info.classes) > 12 else "")
+    canvas = "a square" if info.preprocessing.square else "what the network needs"
     return (
         f"# {plain(info.model)}{learned}\n\n"
         f"A model of Sightline that {what} {len(info.classes)} classes: {classes}.\n"
-        f"Images are fitted into {info.size} x {info.size} pixels."
+        f"Images are fitted into {info.size} x {info.size} pixels and padded to {canvas}."
     )
 
 

@@ -4,7 +4,7 @@ step-00000120/
 weights.safetensors     the model
 ema.safetensors         its moving average, if there is one
 optimizer.pt            tensors and numbers only, read with weights_only
-progress.json           epoch, position, step, best score, history
+progress.json           the format version; epoch, position, step, best score, history
 seen.json               images of the epoch so far, if the run is verified
 manifest.json           size and SHA-256 of each file; written last
 """
@@ -24,10 +24,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from sightline.data.disk import sync
+from sightline.data.disk import make_directory, sync
 from sightline.data.manifest import verify_manifest, write_manifest
-from sightline.errors import DamagedError, StorageError
+from sightline.errors import DamagedError, FormatError, StorageError
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
+
+_FORMAT = 1
+_PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class CheckpointDirectory:
         partial = self.path / f".{final.name}.{os.getpid()}.tmp"
         try:
             self._remove_partial()
-            partial.mkdir(parents=True)
+            make_directory(self.path)
+            partial.mkdir()
             _write_files(partial, checkpoint)
             partial.rename(final)
             sync(self.path)
@@ -89,7 +93,11 @@ class CheckpointDirectory:
         return final
 
     def load_latest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies; None if there is none."""
+        """The newest checkpoint that verifies; None if there is none.
+
+        Raises:
+            FormatError: It was written by a later version.
+        """
         for place in self._newest_first():
             try:
                 return load_checkpoint(place)
@@ -101,10 +109,9 @@ class CheckpointDirectory:
         """What the newest checkpoint says of the run's progress, without verifying it; None if there is none."""
         for place in self._newest_first():
             try:
-                found: dict[str, Any] = json.loads((place / "progress.json").read_text("utf-8"))
+                return _read_progress(place)
             except (FileNotFoundError, ValueError):
                 continue  # Torn by a crash, or replaced by a newer one meanwhile.
-            return found
         return None
 
     def _newest_first(self) -> Iterator[Path]:
@@ -145,11 +152,22 @@ def load_checkpoint(place: Path) -> Checkpoint:
             weights=load_file(place / "weights.safetensors"),
             ema=load_file(ema) if ema.exists() else None,
             optimizer=_load_tensors(place / "optimizer.pt"),
-            progress=json.loads((place / "progress.json").read_text("utf-8")),
+            progress=_read_progress(place),
             seen=json.loads(seen.read_text("utf-8")) if seen.exists() else [],
         )
     except (OSError, SafetensorError) as error:  # A run that is training has removed it meanwhile.
         raise DamagedError(f"{str(place)!r} cannot be read: {error}") from error
+
+
+def _read_progress(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / _PROGRESS).read_text("utf-8"))
+    version = found.pop("format", 1)
+    if version > _FORMAT:
+        raise FormatError(
+            f"checkpoint {str(place)!r} has format version {str(version)[:20]}, and this Sightline reads {_FORMAT}: "
+            "install the version of Sightline that wrote it, or start the run anew with --fresh"
+        )
+    return found
 
 
 def _load_tensors(file: Path) -> dict[str, Any]:
@@ -167,7 +185,7 @@ def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
     written = io.BytesIO()  # Not straight to the disk: when that is full, torch's own message does not say so.
     torch.save(checkpoint.optimizer, written)
     (directory / "optimizer.pt").write_bytes(written.getbuffer())
-    (directory / "progress.json").write_text(json.dumps(checkpoint.progress), "utf-8")
+    (directory / _PROGRESS).write_text(json.dumps({"format": _FORMAT, **checkpoint.progress}), "utf-8")
     if checkpoint.seen:
         (directory / "seen.json").write_text(json.dumps(checkpoint.seen), "utf-8")
     write_manifest(directory)

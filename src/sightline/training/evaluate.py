@@ -16,11 +16,11 @@ from sightline.metrics.detection import DetectionMetric
 from sightline.metrics.result import ClassResult, DetectionResult
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector, Found
-from sightline.models.info import ModelInfo
+from sightline.models.info import ModelInfo, Preprocessing
 from sightline.models.letterbox import Letterbox, boxes_to_original
-from sightline.models.predictor import Runner
+from sightline.models.predictor import Runner, detect_canvases
+from sightline.models.preprocessor import Preprocessor, make_preprocessor
 from sightline.training.collective import Alone, Collective
-from sightline.training.step import to_device
 
 Progress = Callable[[int], None]
 OnFound = Callable[[int, Detections], None]
@@ -61,21 +61,25 @@ def evaluate(
     progress: Progress | None = None,
     on_found: OnFound | None = None,
     runner: Runner | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> DetectionResult | ClassificationResult:
     """Feed a new metric with what the model finds, and compute it over all workers.
 
     Args:
+        preprocessing: What the model's bundle says; None for a model that has none yet.
         runner: An engine of the model; None takes the model's own modules.
         on_found: Told of every image of a detector, in the order of the dataset; each worker is told of its own.
     """
     collective = collective or Alone()
     done = 0
-    for batch, found in _found(model, dataset, loader, collective, runner or model):
+    preprocessor = make_preprocessor(model, preprocessing, max_pixels=loader.max_pixels)
+    model.eval()
+    for batch, found in _found(runner or model, dataset, loader, collective, preprocessor, device=_device(model)):
         for position, one in zip(batch.positions.tolist(), found, strict=True):
             if isinstance(metric, ClassificationMetric):
                 _take_answer(metric, dataset, position, one)
                 continue
-            boxes = in_original(one, model, dataset, position)
+            boxes = in_original(one, preprocessor.letterbox, dataset, position)
             metric.update(position, dataset.annotation(position), boxes)
             if on_found:
                 on_found(position, boxes)
@@ -125,15 +129,21 @@ def _by_class(found: DetectionResult | ClassificationResult) -> dict[str, float]
 
 
 def _found(
-    model: Detector, dataset: Dataset, options: LoadOptions, collective: Collective, runner: Runner
+    runner: Runner,
+    dataset: Dataset,
+    options: LoadOptions,
+    collective: Collective,
+    preprocessor: Preprocessor,
+    *,
+    device: torch.device,
 ) -> Iterator[tuple[Batch, list[Found]]]:
-    parameter = next(model.parameters())
-    loader = Loader(dataset, options, shuffle=False, transform=model.preprocess())
-    model.eval()
+    loader = Loader(dataset, options, shuffle=False, decode=preprocessor.canvas)
     for batch in loader.batches(epoch=0, rank=collective.rank, world_size=collective.size):
-        with torch.inference_mode():
-            work = to_device(batch, device=parameter.device, seed=0, dtype=parameter.dtype)
-            yield batch, runner.detect(work.images)
+        yield batch, detect_canvases(runner, batch.images, device=device)
+
+
+def _device(model: Detector) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _take_answer(metric: ClassificationMetric, dataset: Dataset, position: int, found: Found) -> None:
@@ -143,10 +153,8 @@ def _take_answer(metric: ClassificationMetric, dataset: Dataset, position: int, 
     metric.update(position, truth.label, scores.numpy())
 
 
-def in_original(found: Found, model: Detector, dataset: Dataset, position: int) -> Detections:
+def in_original(found: Found, letterbox: Letterbox, dataset: Dataset, position: int) -> Detections:
     """Detections in pixels of the image as it is stored."""
-    letterbox = model.preprocess()
-    assert isinstance(letterbox, Letterbox)
     width, height = dataset.size(position)
     boxes = boxes_to_original(found.boxes.cpu().numpy().astype(np.float32), letterbox, width=width, height=height)
     return Detections(boxes, found.scores.cpu().numpy(), found.labels.cpu().numpy())

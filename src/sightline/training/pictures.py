@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from sightline.data.dataset import Dataset
 from sightline.data.decode import MAX_PIXELS, decode
@@ -13,7 +12,8 @@ from sightline.models.bundle import CARD, Bundle, save_bundle
 from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector
 from sightline.models.info import ModelInfo
-from sightline.models.predictor import DEFAULT_THRESHOLD
+from sightline.models.predictor import DEFAULT_THRESHOLD, detect_canvases
+from sightline.models.preprocessor import Preprocessor, make_preprocessor
 from sightline.report.card import model_card
 from sightline.report.predictions import Prediction, draw_prediction
 from sightline.training.evaluate import in_original
@@ -26,14 +26,14 @@ def draw_predictions(
 ) -> None:
     """Write a few images with what a model finds in them."""
     model.eval()
-    threshold = score_threshold or DEFAULT_THRESHOLD
+    threshold, preprocessor = score_threshold or DEFAULT_THRESHOLD, make_preprocessor(model, max_pixels=max_pixels)
     to.mkdir(exist_ok=True)
     for number, position in enumerate(_choose(dataset)):
         try:
             pixels = decode(dataset[position].image, max_pixels=max_pixels)
         except ImageError:
             continue  # It was counted as rejected where it was met; here another picture would do as well.
-        found = _predict(model, dataset, position, pixels, threshold)
+        found = _predict(model, preprocessor, dataset, position, threshold)
         sheet = draw_prediction(pixels, dataset.annotation(position), found, classes=dataset.classes)
         sheet.save(to / f"{number:02d}.jpg", quality=88)
 
@@ -56,16 +56,17 @@ def _choose(dataset: Dataset) -> list[int]:
     return [candidates[pick] for pick in picks]
 
 
-def _predict(model: Detector, dataset: Dataset, position: int, pixels: np.ndarray, threshold: float) -> Prediction:
-    fitted, _ = model.preprocess()(pixels, dataset.annotation(position))
-    with torch.inference_mode():
-        found = model.detect(torch.from_numpy(np.stack([fitted])).permute(0, 3, 1, 2))[0]
+def _predict(
+    model: Detector, preprocessor: Preprocessor, dataset: Dataset, position: int, threshold: float
+) -> Prediction:
+    canvas = preprocessor.canvas(dataset[position].image)
+    (found,) = detect_canvases(model, [canvas], device=next(model.parameters()).device)
     if isinstance(model, Classifier):
         best = found.scores.argmax()
         return Prediction(
             np.zeros((1, 4), np.float32), found.scores[best][None].numpy(), found.labels[best][None].int().numpy()
         )
-    detections = in_original(found, model, dataset, position)
+    detections = in_original(found, preprocessor.letterbox, dataset, position)
     kept = detections.scores >= threshold
     boxes, scores, labels = detections.boxes[kept], detections.scores[kept], detections.labels[kept]
     return Prediction(boxes.astype(np.float32), scores.astype(np.float32), labels.astype(np.int32))

@@ -10,7 +10,7 @@ import torch
 
 from sightline.cluster.local_node import current_nodes, local_node
 from sightline.cluster.preflight import PROCESS_MEMORY, Demand, check_disk, check_workers
-from sightline.config import Config, TrainConfig
+from sightline.config import Config, LoaderConfig, TrainConfig
 from sightline.data.dataset import Dataset
 from sightline.models.detector import Detector
 from sightline.models.factory import make_model
@@ -91,7 +91,9 @@ def check_training(
     else:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launcher == "joined" else placement.workers
         option = "--nproc-per-node" if launcher == "joined" else "--workers"
-        demand, nodes = Demand(here, each, memory_size(here) if here > 1 else 0, option), [local_node()]
+        share = -(-train.batch // placement.workers)
+        shared = (memory_size(here) if here > 1 else 0) + here * loader_blocks(config.loader) * share * memory.pixels
+        demand, nodes = Demand(here, each, shared, option), [local_node()]
         if note := plan_devices(train.device, workers=here, gpus=num_gpus()).note:
             on_note(note)
     for warning in check_workers(demand, nodes, oversubscribe=config.workers.oversubscribe):
@@ -114,6 +116,17 @@ def worker_memory(model: ModelMemory, train: TrainConfig, *, workers: int, on_gp
     activations = model.activations * at_once // (2 if train.precision in ("bfloat16", "float16") else 1)
     gradients = 2 * model.trained if workers > 1 else model.trained  # Joined into one message.
     return _WORKSPACE + checkpoint_bytes(model, train) + copies + gradients + activations * 5 // 4 + waiting
+
+
+def loader_blocks(loader: LoaderConfig) -> int:
+    """Batches of one worker that lie in /dev/shm at once: those that its loader's processes are ahead by, and its own.
+
+    >>> loader_blocks(LoaderConfig(processes=0)), loader_blocks(LoaderConfig(processes=2, prefetch=3))
+    (0, 5)
+    """
+    if not loader.processes:
+        return 0
+    return loader.processes * max(1, -(-loader.prefetch // loader.processes)) + 1
 
 
 def checkpoint_bytes(model: ModelMemory, train: TrainConfig) -> int:

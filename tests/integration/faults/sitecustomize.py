@@ -2,7 +2,9 @@
 
 While the file that SIGHTLINE_TEST_NAN names exists, `nano` on rank 1 has a loss that is not a number; while one of the
 same name with `.hang` exists, its main thread stands still. Workers of
-detection die over the images whose names are lines of the file that SIGHTLINE_TEST_POISON names.
+detection die over the images whose names are lines of the file that SIGHTLINE_TEST_POISON names; over those that are
+named with `:hang` behind it they stand still. SIGHTLINE_TEST_GIVE_UP_S says for how many seconds what may pass by
+itself is tried again.
 """
 
 import importlib.abc
@@ -63,13 +65,22 @@ def poison_images(module: Any) -> None:
 
     def prepare(self: Any, item: Any) -> Any:
         file = Path(os.environ["SIGHTLINE_TEST_POISON"])
-        if file.exists() and Path(item.uri).name in file.read_text().split():
+        poison, name = file.read_text().split() if file.exists() else [], Path(item.uri).name
+        if name in poison:
             os.abort()
+        if f"{name}:hang" in poison:
+            time.sleep(3600)
         return right(self, item)
 
     module.Worker._prepare = prepare
 
 
+def give_up_soon(module: Any) -> None:
+    module.STORAGE_RETRY = module.RetryPolicy(give_up_after_s=float(os.environ["SIGHTLINE_TEST_GIVE_UP_S"]))
+
+
+if "SIGHTLINE_TEST_GIVE_UP_S" in os.environ:
+    sys.meta_path.insert(0, Finder("sightline.retry", give_up_soon))
 if "SIGHTLINE_TEST_NAN" in os.environ:
     sys.meta_path.insert(0, Finder("sightline.models.nano", spoil_loss))
 if "SIGHTLINE_TEST_POISON" in os.environ:

@@ -88,6 +88,12 @@ def test_far_too_many_workers_are_refused_before_anything_starts(tmp_path: Path,
     assert not (tmp_path / "ws").exists()
 
 
+def test_a_csv_file_is_refused_with_the_command_that_makes_one(tmp_path: Path, photos: Path, model: str) -> None:
+    said = failed("detect", model, str(photos), "--to", "out.csv", "-w", str(tmp_path / "ws"))
+    assert "run `sightline query \"copy detections to 'out.csv'\" --job NAME` afterwards" in said
+    assert not (tmp_path / "ws").exists()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_no_bug(tmp_path: Path, photos: Path, model: str) -> None:
     said = failed("detect", model, str(photos), "--set", "detect.gpus_per_worker=1", "-w", str(tmp_path / "ws"))

@@ -40,6 +40,7 @@ from sightline.data.split import HashSplitter, StratifiedSplitter, parse_fractio
 from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, ExistsError, FormatError, StorageError, TooManyRejectedError
+from sightline.process_identity import this_host
 
 
 def classes_source(root: Path, count: int = 40) -> Path:
@@ -281,9 +282,7 @@ def test_a_dataset_lost_between_two_renames_comes_back(tmp_path, ingest):
     source = classes_source(tmp_path / "s", 4)
     old = ingest(source, "x").info.content_hash
     directory = ingest.workspace / "datasets"
-    from sightline.data.target import _host
-
-    (directory / "x").rename(directory / f".x.{_host()}-999999999-{'0' * 8}.old.tmp")
+    (directory / "x").rename(directory / f".x.{this_host()}-999999999-{'0' * 8}.old.tmp")
     with pytest.raises(FormatError):
         ingest(write_tree(tmp_path / "none", {"readme": ""}), "x", format="deeppcb", replace=True)
     assert sightline.open_dataset("x", workspace=ingest.workspace).info.content_hash == old
@@ -301,6 +300,32 @@ def test_directories_of_others_are_left(tmp_path, ingest):
         write_tree(ingest.workspace / "datasets", {f"{name}/file": "x"})
     ingest(classes_source(tmp_path / "s", 4), "x")
     assert sorted(path.name for path in (ingest.workspace / "datasets").iterdir()) == sorted([*names, "x"])
+
+
+IN_A_CONTAINER = """
+import sys
+from sightline.data.target import DatasetTarget
+with DatasetTarget(sys.argv[1]).open() as directory:
+    print(directory, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_container_of_the_same_name_is_writing_is_left(tmp_path, ingest):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    shell = 'echo "$0" > /proc/sys/kernel/ns_last_pid && "$@" && true'  # The next process there gets the next id.
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", shell, str(ended.pid - 1)]
+    if subprocess.run([*container, "true"], capture_output=True).returncode:
+        pytest.skip("PID namespaces cannot be made here")
+    place = ingest.workspace / "datasets" / "x"
+    command = [*container, sys.executable, "-c", IN_A_CONTAINER, str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        theirs = Path(process.stdout.readline().strip())
+        assert theirs.is_dir()
+        ingest(classes_source(tmp_path / "s", 4), "x")
+        assert theirs.is_dir()
+        process.communicate("\n", timeout=60)
 
 
 def die(*arguments):

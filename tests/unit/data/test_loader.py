@@ -125,6 +125,17 @@ def test_the_same_bits_from_processes(expected: list[tuple]) -> None:
     assert load(processes=2, world_size=2, batch=3, start=4) == expected[4:]
 
 
+def first_pixel(data: bytes) -> np.ndarray:
+    return decode(data)[:1, :1]
+
+
+@pytest.mark.parametrize("config", [{"threads": 0}, {"threads": 2}, {"processes": 1}])
+def test_images_are_decoded_as_asked(config: dict[str, int]) -> None:
+    loader = Loader(SOURCE[:3], LoadOptions(8, LoaderConfig(**config)), shuffle=False, decode=first_pixel)
+    (batch,) = loader.batches(epoch=0)
+    assert [image.tolist() for image in batch.images] == [first_pixel(one.image).tolist() for one in SOURCE[:3]]
+
+
 def test_transform_runs_last_in_processes_too() -> None:
     """The transform has to be importable by a worker: here, a flip that undoes the first one."""
     unflip = functools.partial(augment, config=FLIP, rng=np.random.default_rng(0))

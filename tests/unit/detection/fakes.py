@@ -27,6 +27,7 @@ class Images:
     content: dict[str, bytes | str]
     versions: dict[str, str] = field(default_factory=dict)
     name: str = "photos"
+    stage: str = "read"
 
     def items(self) -> Iterator[Item]:
         return (item(name, self.versions.get(name, "")) for name in self.content)
@@ -34,7 +35,7 @@ class Images:
     def read(self, item: Item) -> bytes:
         found = self.content[item.ref]
         if isinstance(found, str):
-            raise ImageError(found, "in a test", stage="read")
+            raise ImageError(found, "in a test", stage=self.stage)
         return found
 
     def is_visible(self) -> bool:

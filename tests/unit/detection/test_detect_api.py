@@ -1,6 +1,9 @@
 """The verbs, on real files with a real model; engine torch, for others take a while to compile."""
 
+import json
+import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,20 @@ import pytest
 from fakes import jpeg
 
 import sightline
+from sightline.data.manifest import write_manifest
 from sightline.detection.detect import DetectResult
+from sightline.detection.item import Item
 from sightline.detection.runner import Stopped
-from sightline.errors import ConfigError, ExistsError, NotFoundError, TooManyRejectedError
-from sightline.models.bundle import Bundle
+from sightline.detection.sources.folder import FolderSource
+from sightline.errors import (
+    ConfigError,
+    ExistsError,
+    FormatError,
+    NotFoundError,
+    SourceError,
+    TooManyRejectedError,
+)
+from sightline.models.bundle import Bundle, open_bundle
 
 COUNT = 20
 
@@ -55,6 +68,34 @@ def test_once_then_only_what_is_new(tmp_path: Path, photos: Path, detect: Any) -
     assert boxes == sum(row["num_detections"] for row in found) == third.summary.detections > 0
 
 
+def test_the_bundle_says_how_images_are_prepared(photos: Path, detect: Any, classifier: Bundle) -> None:
+    """A setting overrides it; asking for what is done anyway is the same job."""
+    usual = detect(photos)
+    assert (usual.job.rectangular, usual.job.reduced_decode) == (True, True)
+    assert detect(photos, rectangular=True, reduced_decode=True).job.id == usual.job.id
+    assert detect(photos, to="square", rectangular=False).job.id != usual.job.id
+    assert detect(photos, to="whole", reduced_decode=False).job.id != usual.job.id
+    needs_squares = detect(photos, to="classes", model=classifier)
+    assert needs_squares.job.rectangular is False
+    assert detect(photos, to="classes", model=classifier, rectangular=True).job.id == needs_squares.job.id
+
+
+@pytest.mark.parametrize("kind", ["bundle", "classifier"])
+def test_jobs_of_bundles_of_the_first_format_go_on(
+    tmp_path: Path, photos: Path, detect: Any, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Their identity has what the settings of `detect` were by default, whatever the network allows."""
+    old = shutil.copytree(request.getfixturevalue(kind).path, tmp_path / "old")
+    values = json.loads((old / "model.json").read_text())
+    values["format"], values["preprocessing"]["square"] = 1, True
+    del values["preprocessing"]["reduced_decode"]
+    (old / "model.json").write_text(json.dumps(values))
+    (old / "manifest.json").unlink()
+    write_manifest(old)
+    job = detect(photos, model=open_bundle(old)).job
+    assert (job.rectangular, job.reduced_decode) == (True, True)
+
+
 @pytest.mark.parametrize("to", ["job.duckdb", "sqlite:///{tmp}/job.sqlite", "./{tmp}/elsewhere"])
 def test_other_targets(tmp_path: Path, photos: Path, detect: Any, to: str) -> None:
     """The same rows, wherever they go."""
@@ -87,6 +128,80 @@ def test_bad_images_are_rows(tmp_path: Path, photos: Path, detect: Any) -> None:
     assert bad == {"00.jpg": "decode", "out.jpg": "path"}
     with pytest.raises(TooManyRejectedError, match="2 of 21 images were rejected"):
         detect(photos, max_rejected=0.05)
+
+
+def test_only_bad_images_are_too_many(photos: Path, detect: Any) -> None:
+    """Unless that is allowed in so many words."""
+    for photo in photos.rglob("*.jpg"):
+        photo.write_bytes(b"no image")
+    with pytest.raises(TooManyRejectedError, match=r"20 of 20 images were rejected, .* --max-rejected 1"):
+        detect(photos)
+    assert detect(photos, max_rejected=1.0).summary.rejected == COUNT
+
+
+def test_a_folder_that_is_empty_by_now(photos: Path, detect: Any) -> None:
+    detect(photos)
+    shutil.rmtree(photos)
+    photos.mkdir()
+    again = detect(photos)
+    assert (again.counts.images, again.summary.images) == (0, COUNT)
+
+
+def test_a_video_is_no_image(tmp_path: Path, detect: Any) -> None:
+    (tmp_path / "line 1.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+    with pytest.raises(FormatError, match=r"is a video, .* `mkdir frames && ffmpeg -i 'line 1.mp4' frames/%06d.jpg`"):
+        detect(tmp_path / "line 1.mp4")
+
+
+@pytest.mark.parametrize("to", ["out.csv", "out.JSONL", "./out.parquet", "{tmp}/out.json", "file://{tmp}/out.sqlite"])
+def test_a_file_is_no_target(tmp_path: Path, photos: Path, detect: Any, to: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="give a name, a directory such as") as refused:
+        detect(photos, to.format(tmp=tmp_path))
+    assert not (tmp_path / "ws").exists()
+    (command,) = re.findall(r"`sightline query \"(.*)\" --job NAME`", str(refused.value))
+    detect(photos)
+    rows(tmp_path, command, job="job")
+    (copied,) = tmp_path.glob("out.*")
+    assert copied.stat().st_size > 0
+
+
+def test_a_target_that_is_a_file(tmp_path: Path, photos: Path, detect: Any) -> None:
+    (tmp_path / "notes").write_text("keep me")
+    with pytest.raises(ConfigError, match=r"/notes' names a file, .* give a name, a directory"):
+        detect(photos, str(tmp_path / "notes"))
+    assert (tmp_path / "notes").read_text() == "keep me"
+
+
+def test_a_job_of_before_keeps_its_name(photos: Path, tmp_path: Path, detect: Any) -> None:
+    detect(photos)
+    (tmp_path / "ws/detections/job").rename(tmp_path / "ws/detections/out.csv")
+    assert detect(photos, "out.csv").counts.images == 0
+
+
+def test_every_target_of_a_job_stays_listed(photos: Path, tmp_path: Path, detect: Any) -> None:
+    """Under a name of its own, which is the same the next time."""
+    elsewhere = [
+        f"{tmp_path}/out.duckdb",
+        f"{tmp_path}/b/out.duckdb",
+        f"sqlite:///{tmp_path}/out.sqlite",
+        f"{tmp_path}/out",
+    ]
+    (tmp_path / "b").mkdir()
+    names = [detect(photos, to).name for to in (None, *elsewhere)]
+    assert names[1:4] == [f"{names[0]}-out-duckdb", names[2], f"{names[0]}-out-sqlite"]
+    assert re.fullmatch(f"{names[0]}-out-duckdb-[0-9a-f]{{6}}", names[2])
+    assert [detect(photos, to).name for to in (None, *elsewhere)] == names
+    listed = {job.name: (job.target, job.images) for job in sightline.list_detections(workspace=tmp_path / "ws")}
+    targets = [f"{tmp_path}/ws/detections/{names[0]}", *elsewhere]
+    assert listed == {name: (target, COUNT) for name, target in zip(names, targets, strict=True)}
+    for name in names:
+        if "sqlite" not in name:
+            assert len(rows(tmp_path, job=name)) == COUNT
+            assert sightline.browse(name, workspace=tmp_path / "ws").totals().images == COUNT
+    inside = detect(photos, f"{tmp_path}/ws/detections/{names[0]}")
+    assert (inside.name, inside.counts.images) == (names[0], 0)
+    assert len(sightline.list_detections(workspace=tmp_path / "ws")) == len(names)
 
 
 def test_rejected_images_are_tried_again(tmp_path: Path, photos: Path, detect: Any) -> None:
@@ -164,9 +279,50 @@ def test_watching(tmp_path: Path, photos: Path, detect: Any, monkeypatch: pytest
     assert len(rows(tmp_path)) == COUNT + 1
 
 
+def test_watching_goes_on_when_the_source_is_back(
+    tmp_path: Path, photos: Path, detect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.detect_api._WATCH_EVERY_S", 0.01)
+    list_files, asked, notes = FolderSource.items, [], []
+
+    def items(self: FolderSource) -> Iterator[Item]:
+        asked.append(self)
+        if len(asked) == 2:
+            raise SourceError("cannot list '/photos': Stale file handle")
+        if len(asked) == 4:
+            (photos / "later.jpg").write_bytes(jpeg(seed=7))
+        return list_files(self)
+
+    monkeypatch.setattr(FolderSource, "items", items)
+    with pytest.raises(Stopped):
+        detect(photos, watch=True, on_note=notes.append, should_stop=lambda: len(asked) > 4)
+    assert [note for note in notes if "Stale file handle; trying again in 0.01 s" in note]
+    assert len(rows(tmp_path)) == COUNT + 1
+
+
+def test_watching_tries_what_was_rejected_once(photos: Path, detect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.detect_api._WATCH_EVERY_S", 0.01)
+    (photos / "00.jpg").write_bytes(b"no image")
+    detect(photos)
+    list_files, asked, commits = FolderSource.items, [], []
+
+    def items(self: FolderSource) -> Iterator[Item]:
+        asked.append(self)
+        return list_files(self)
+
+    monkeypatch.setattr(FolderSource, "items", items)
+    monkeypatch.setattr("sightline.detection.pictures.Pictures.take", lambda self, chunk, rows: commits.append(rows))
+    with pytest.raises(Stopped):
+        detect(photos, watch=True, retry_rejected=True, should_stop=lambda: len(asked) > 4)
+    assert [table.num_rows for table in commits] == [1]
+
+
 def test_nothing_there(tmp_path: Path, detect: Any) -> None:
     (tmp_path / "empty").mkdir()
-    assert detect(tmp_path / "empty").summary.images == 0
+    (tmp_path / "empty" / "notes.txt").write_text("no image")
+    for to in (None, "job", str(tmp_path / "rows.duckdb")):
+        with pytest.raises(NotFoundError, match=r"no images were found in '.*empty': .* that end in \.bmp, "):
+            detect(tmp_path / "empty", to)
     with pytest.raises(NotFoundError, match="does not exist"):
         detect(tmp_path / "nowhere")
     with pytest.raises(NotFoundError, match="there are no detections yet"):

@@ -2,15 +2,24 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fakes import MODEL, FakePool, Images, names
 
-from sightline.detection.plan import Planner
+from sightline.detection.feed import Feed, Leases
+from sightline.detection.item import Item
+from sightline.detection.plan import Chunk, Generation, Planner, Retry
+from sightline.detection.pool import Died, Done, Task
+from sightline.detection.rows import rejected_rows
 from sightline.detection.runner import Counts, Progress, Runner, Stopped, Watcher
+from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
+from sightline.errors import ImageError, WorkerError
+from sightline.process_identity import this_host
 
 
 def opened(place: Path) -> ParquetTarget:
@@ -20,13 +29,20 @@ def opened(place: Path) -> ParquetTarget:
 
 
 def run(
-    place: Path, source: Images, pool: FakePool, watcher: Watcher | None = None, *, apart: FakePool | None = None
+    place: Path,
+    source: Images,
+    pool: FakePool,
+    watcher: Watcher | None = None,
+    *,
+    apart: FakePool | None = None,
+    retry: Retry = "unread",
 ) -> Counts:
     target, counts = opened(place), Counts()
-    planner = Planner(target, source)
+    planner = Planner(target, source, retry=retry)
     make_apart = (lambda: apart) if apart else None
     given = {"lease_s": 5.0, "watcher": watcher or Watcher(), "apart": make_apart}
-    Runner(target, planner, pool, MODEL, counts, **given).run()  # type: ignore[arg-type]
+    with closing(target):
+        Runner(target, planner, pool, MODEL, counts, **given).run()  # type: ignore[arg-type]
     return counts
 
 
@@ -60,9 +76,7 @@ def test_a_chunk_that_a_run_died_over_is_tried_apart(tmp_path: Path) -> None:
     target = opened(tmp_path)
     for _ in Planner(target, names(40)).generations():
         pass
-    import platform
-
-    target.claim(["000000-00001"], Owner("dead", platform.node(), 2**22 - 1), lease_s=3600)
+    target.claim(["000000-00001"], Owner("dead", this_host(), 2**22 - 1), lease_s=3600)
     pool, apart = FakePool(), FakePool({"00010"})
     run(tmp_path, names(40), pool, apart=apart)
     assert {name for name, status in statuses(tmp_path).items() if status == "rejected"} == {"00010"}
@@ -87,7 +101,11 @@ def test_stopping_gives_leases_back(tmp_path: Path) -> None:
     watcher = Watcher(on_progress=told.append, should_stop=lambda: bool(told) and told[-1].new > 50)
     with pytest.raises(Stopped):
         run(tmp_path, names(500), FakePool(), watcher)
-    assert not list((tmp_path / "leases").iterdir())
+    held = {place.name.rpartition(".")[0] for place in (tmp_path / "leases").glob("*.1")}
+    assert held
+    other = Owner("other", "elsewhere", 1)
+    assert opened(tmp_path).claim(sorted(held), other, lease_s=3600) == dict.fromkeys(held, 1)
+    opened(tmp_path).release(held, other)
     assert 0 < len(statuses(tmp_path)) < 500
     left = 500 - len(statuses(tmp_path))
     assert run(tmp_path, names(500), FakePool()).images == left
@@ -125,3 +143,124 @@ def test_progress_counts_what_was_done_before(tmp_path: Path) -> None:
     told: list[Progress] = []
     run(tmp_path, names(130), FakePool(), Watcher(on_progress=told.append))
     assert (told[-1].done, told[-1].new, told[-1].total, told[-1].listed) == (130, 30, 130, True)
+
+
+class Interrupted(FakePool):
+    """Lets something happen before it hands its first rows over."""
+
+    def __init__(self, happens: Callable[[Task], None]) -> None:
+        super().__init__()
+        self._happens: Callable[[Task], None] | None = happens
+
+    def wait(self, timeout_s: float) -> list[Done | Died]:
+        outcomes = super().wait(timeout_s)
+        if outcomes and self._happens:
+            happens, self._happens = self._happens, None
+            happens(outcomes[0].task)
+        return outcomes
+
+
+def reject(place: Path, task: Task, *, stage: str, ids: Sequence[str] = ()) -> None:
+    """Another run commits a chunk, or looks at some images of it again, and rejects them."""
+    target, error = opened(place), ImageError("file not found", stage=stage)
+    items = tuple(one for one in task.items if not ids or one.image_id in ids)
+    rows = rejected_rows(items, task.chunk.name, MODEL, error)
+    if not target.commit(task.chunk.name, rows, this_run()):
+        revision, _ = target.read_chunk(task.chunk.name, ["image_id"])
+        assert target.rewrite(task.chunk.name, rows, this_run(), revision=revision)
+
+
+def test_what_another_run_could_not_read_gives_way_to_results(tmp_path: Path) -> None:
+    pool = Interrupted(lambda task: reject(tmp_path, task, stage="read"))
+    assert run(tmp_path, names(30), pool).images == 30
+    assert statuses(tmp_path) == dict.fromkeys(names(30).content, "ok")
+
+
+def test_what_another_run_committed_first_is_its_own(tmp_path: Path) -> None:
+    """The summary of this run does not claim it."""
+    committed: list[int] = []
+    watcher = Watcher(on_commit=lambda chunk, rows: committed.append(rows.num_rows))
+    pool = Interrupted(lambda task: reject(tmp_path, task, stage="decode"))
+    counts = run(tmp_path, names(30), pool, watcher)
+    assert Counter(statuses(tmp_path).values()) == {"ok": 22, "rejected": 8}
+    assert (counts.images, counts.rejected, sum(committed)) == (22, 0, 22)
+
+
+def test_an_attempt_that_is_late_replaces_nothing(tmp_path: Path) -> None:
+    """Two images changed; another run sees to one of them while this one is paused."""
+    source = names(20)
+    run(tmp_path, source, FakePool())
+    source.versions |= {"00002": "newer", "00003": "newer"}
+    pool = Interrupted(lambda task: reject(tmp_path, task, stage="decode", ids=["00003"]))
+    assert run(tmp_path, source, pool).images == 1
+    assert {name for name, status in statuses(tmp_path).items() if status == "rejected"} == {"00003"}
+
+
+def test_what_another_run_has_tried_again_is_not_tried_a_second_time(tmp_path: Path) -> None:
+    source = names(20)
+    run(tmp_path, source, FakePool())
+    target = opened(tmp_path)
+    everything = Task(Chunk("000000-00000", tuple(source.items())[:8]), tuple(source.items())[:8])
+    reject(tmp_path, everything, stage="decode", ids=["00001", "00004"])
+    planner = Planner(target, source, retry="rejected")
+    for _ in planner.generations():
+        pass
+    reject(tmp_path, everything, stage="decode", ids=["00001"])
+    (chunk,) = planner.again()
+    assert planner.left_to_do(chunk).items == ()
+
+
+def test_a_retry_that_ends_alike_writes_nothing(tmp_path: Path) -> None:
+    source = names(20)
+    run(tmp_path, source, FakePool({"00001"}))
+    (file,) = (tmp_path / "images").glob("000000-00000*")
+    before = file.stat()
+    pool = FakePool({"00001"})
+    counts = run(tmp_path, source, pool, retry="rejected")
+    assert (counts.images, counts.rejected, set(pool.seen)) == (1, 1, {"00001"})
+    assert file.stat() == before
+
+
+def test_a_generation_that_comes_with_the_end_of_the_listing(tmp_path: Path) -> None:
+    """Between two questions of the feed."""
+    target = opened(tmp_path)
+    planner = Planner(target, names(8))
+    (generation,) = planner.generations()
+
+    class Listing:
+        ended = False
+        num_images = 8
+
+        def get(self, number: int) -> Generation | None:
+            if not self.ended:
+                self.ended = True
+                return None
+            return generation if number == 0 else None
+
+    with Leases(target, this_run(), 5.0) as leases:
+        chunks = list(Feed(target, planner, Listing(), leases).chunks())  # type: ignore[arg-type]
+    assert [leased.chunk.name for leased in chunks if leased] == ["000000-00000"]
+
+
+def test_a_stop_does_not_wait_for_the_listing(tmp_path: Path) -> None:
+    class Endless(Images):
+        def items(self) -> Iterator[Item]:
+            yield from super().items()
+            while True:
+                yield from super().items()
+
+    with pytest.raises(Stopped):
+        run(tmp_path, Endless(dict(names(10).content)), FakePool(), Watcher(should_stop=lambda: True))
+    assert "sightline-listing" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_no_worker_could_finish_counts_as_an_attempt(tmp_path: Path) -> None:
+    class Stalled(FakePool):
+        def wait(self, timeout_s: float) -> list[Done | Died]:
+            if self.seen:
+                raise WorkerError("no image was finished")
+            return []
+
+    with pytest.raises(WorkerError):
+        run(tmp_path, names(8), Stalled())
+    assert opened(tmp_path).claim(["000000-00000"], this_run(), lease_s=0.0) == {"000000-00000": 2}

@@ -1,25 +1,29 @@
 """What a worker makes of images, good and bad."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes import MODEL, Images, jpeg
+import torch
+from fakes import MODEL, Images, item, jpeg
 
 from sightline.data.decode import decode_reduced
 from sightline.detection.tiles import Tiling
 from sightline.detection.worker import Look, Worker
 from sightline.engines.opening import open_predictor
+from sightline.errors import SourceError, WorkerError
 from sightline.models.bundle import Bundle
 from sightline.models.predictor import Predictor
+from sightline.retry import STORAGE_RETRY
 
 LOOK = Look(threshold=0.1)
 
 
 @pytest.fixture(scope="module")
 def predictor(bundle: Bundle) -> Predictor:
-    return open_predictor(bundle, engine="torch", threads=1, rectangular=True)
+    return open_predictor(bundle, engine="torch", threads=1)
 
 
 def rows(worker: Worker) -> list[dict[str, Any]]:
@@ -53,10 +57,10 @@ def test_every_image_has_its_row_in_order(predictor: Predictor, batch: int, deco
 
 def test_the_same_as_the_predictor(bundle: Bundle) -> None:
     """A worker finds what `load_model(...).predict` finds, however images are batched."""
-    square = open_predictor(bundle, engine="torch", threads=1)
-    content: dict[str, bytes | str] = {str(n): jpeg(64, 48, seed=n) for n in range(5)}
-    found = rows(Worker(square, Images(content), replace(LOOK, batch=2), MODEL))
-    expected = square.predict([data for data in content.values() if isinstance(data, bytes)], threshold=0.1)
+    model = open_predictor(bundle, engine="torch", threads=1)
+    content: dict[str, bytes | str] = {str(n): jpeg(64 << n, 48 << n, seed=n) for n in range(5)}
+    found = rows(Worker(model, Images(content), replace(LOOK, batch=2), MODEL))
+    expected = model.predict([data for data in content.values() if isinstance(data, bytes)], threshold=0.1)
     for row, one in zip(found, expected, strict=True):
         assert [box["label"] for box in row["boxes"]] == one.names  # type: ignore[union-attr]
         scores = [box["score"] for box in row["boxes"]]
@@ -88,6 +92,113 @@ def test_an_image_that_the_model_fails_over(predictor: Predictor) -> None:
         ("ok", None),
     ]
     assert found[1]["detail"] == "RuntimeError: out of memory, say"
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Failures are tried again for a moment only; the policy is frozen, and many modules hold it."""
+    usual = vars(STORAGE_RETRY).copy()
+    vars(STORAGE_RETRY).update(give_up_after_s=0.3, max_wait_s=0.02)
+    yield
+    vars(STORAGE_RETRY).update(usual)
+
+
+@dataclass
+class Flaky(Images):
+    """Reading some images fails so many times."""
+
+    failures: dict[str, int] = field(default_factory=dict)
+    error: Exception = field(default_factory=lambda: SourceError("the disk is away"))
+
+    def read(self, item: Any) -> bytes:
+        if self.failures.get(item.ref, 0):
+            self.failures[item.ref] -= 1
+            raise self.error
+        return super().read(item)
+
+
+@pytest.mark.parametrize("error", [SourceError("the disk is away"), MemoryError()])
+def test_a_failure_that_is_no_fault_of_the_image_is_tried_again(
+    predictor: Predictor, impatient: None, error: Exception
+) -> None:
+    source = Flaky({str(n): jpeg(seed=n) for n in range(4)}, failures={"1": 2, "3": 1}, error=error)
+    found = rows(Worker(predictor, source, LOOK, MODEL))
+    assert [row["status"] for row in found] == ["ok"] * 4
+    assert source.failures == {"1": 0, "3": 0}
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (SourceError("the disk is away"), SourceError, "the disk is away"),
+        (MemoryError(), WorkerError, "not enough memory on this machine .* '/photos/2'.*decode.max_pixels"),
+    ],
+)
+def test_a_failure_that_persists_gives_no_rows(
+    predictor: Predictor, impatient: None, error: Exception, raised: type[Exception], message: str
+) -> None:
+    source = Flaky({str(n): jpeg(seed=n) for n in range(4)}, failures={"2": 10_000}, error=error)
+    with pytest.raises(raised, match=message):
+        rows(Worker(predictor, source, LOOK, MODEL))
+
+
+def test_closing_ends_the_attempts(predictor: Predictor) -> None:
+    """Whoever stops a run does not wait for a disk that is away."""
+    worker = Worker(predictor, Flaky({}, failures={"a": 10_000}), LOOK, MODEL)
+    worker.closed = True
+    with pytest.raises(SourceError):
+        worker._prepare(item("a"))
+
+
+class Broken:
+    """A network that fails over everything, as after an error of CUDA."""
+
+    def detect(self, images: Any) -> Any:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+
+class Short:
+    """A network that has no memory for what is not blank."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+
+    def detect(self, images: Any) -> Any:
+        if images.float().mean() > 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self._runner.detect(images)
+
+
+class Hiccup:
+    """A network that fails once."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner, self._failures = runner, 1
+
+    def detect(self, images: Any) -> Any:
+        if self._failures:
+            self._failures -= 1
+            raise RuntimeError("a hiccup")
+        return self._runner.detect(images)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (lambda runner: Broken(), "fails over any image on this machine: RuntimeError: CUDA error"),
+        (Short, "not enough memory for the model"),
+    ],
+)
+def test_a_machine_that_fails_is_no_fault_of_the_image(predictor: Predictor, network: Any, message: str) -> None:
+    failing = replace(predictor, runner=network(predictor.runner))
+    with pytest.raises(WorkerError, match=message):
+        rows(Worker(failing, Images({"a": jpeg(), "b": jpeg(seed=1)}), replace(LOOK, batch=2), MODEL))
+
+
+def test_a_network_that_fails_once_is_asked_again(predictor: Predictor) -> None:
+    failing = replace(predictor, runner=Hiccup(predictor.runner))
+    (row,) = rows(Worker(failing, Images({"a": jpeg()}), LOOK, MODEL))
+    assert row["status"] == "ok"
 
 
 def test_tiles(predictor: Predictor) -> None:

@@ -214,9 +214,10 @@ def test_those_that_agree_are_in_the_order_of_their_names(lively: Predictor, pho
 
 def test_the_same_as_asking_each(lively: Predictor, other: Predictor, photos: Folder) -> None:
     """However images are batched, and of whatever size their canvases are."""
-    narrow = replace(lively, letterbox=replace(lively.letterbox, square=False))
-    for one in run(narrow, other, photos(10)).found:
-        for model, boxes in ((narrow, one.first), (other, one.second)):
+    usual = lively.preprocessor
+    square = replace(lively, preprocessor=replace(usual, letterbox=replace(usual.letterbox, square=True)))
+    for one in run(square, other, photos(10)).found:
+        for model, boxes in ((square, one.first), (other, one.second)):
             (expected,) = model.predict(one.uri, threshold=0.1)
             assert isinstance(expected, Detections)
             assert boxes.names == expected.names

@@ -10,9 +10,10 @@ import pytest
 from fakes import MODEL, item
 
 import sightline
-from sightline.detection.past import record
+from sightline.detection.past import make_room, record
 from sightline.detection.rows import rejected_rows
 from sightline.detection.targets.factory import open_target
+from sightline.detection.targets.lease import this_run
 from sightline.detection.trust import is_trusted, trust
 from sightline.errors import ConfigError, ImageError, SightlineError, StorageError
 from sightline.workspace import Workspace
@@ -32,7 +33,8 @@ def write_job(workspace: Workspace, name: str, to: str) -> None:
     job = {"id": f"id-of-{name}", "source": "photos", "model": "boards", "model_version": "1"}
     target = open_target(to, workspace)
     target.open(job)
-    target.commit("000000-00000", rejected_rows((item("a"),), "000000-00000", MODEL, ImageError("truncated image")))
+    rows = rejected_rows((item("a"),), "000000-00000", MODEL, ImageError("truncated image"))
+    target.commit("000000-00000", rows, this_run())
     manifest = {"job": job, "target": target.location, "finished": "2026-01-01", "summary": {"images": 1}}
     target.write_manifest(manifest)
     if to != name:
@@ -57,6 +59,38 @@ def test_a_query_over_all_jobs_names_those_it_leaves_out(workspace: Workspace, t
         assert ask(workspace) == ["here"]
     assert ask(workspace, job="here", on_note=notes.append) == ["here"]
     assert len(notes) == 1
+
+
+def names_and_targets(workspace: Workspace) -> dict[str, str]:
+    return {job.name: job.target for job in sightline.list_detections(workspace=workspace.root)}
+
+
+def test_a_name_that_an_earlier_version_gave_to_two_targets(workspace: Workspace, tmp_path: Path) -> None:
+    """It had the rows of one, and the manifest of the other; both are listed, also when the first is run again."""
+    write_job(workspace, "job", "job")
+    write_job(workspace, "job", str(workspace.root / "out.duckdb"))
+    expected = {"job": f"{workspace.detections}/job", "job-out-duckdb": f"{workspace.root}/out.duckdb"}
+    assert names_and_targets(workspace) == expected
+    assert ask(workspace) == ["job", "job-out-duckdb"]
+    make_room(workspace, "job")
+    assert names_and_targets(workspace) == expected
+    make_room(workspace, "job")
+    assert names_and_targets(workspace) == expected
+
+
+def test_a_name_that_is_wanted_for_rows_in_the_workspace(workspace: Workspace, tmp_path: Path) -> None:
+    write_job(workspace, "today", str(workspace.root / "out.duckdb"))
+    make_room(workspace, "today")
+    assert names_and_targets(workspace) == {"today-out-duckdb": f"{workspace.root}/out.duckdb"}
+    write_job(workspace, "today", "today")
+    assert ask(workspace) == ["today", "today-out-duckdb"]
+
+
+def test_a_workspace_that_was_moved(workspace: Workspace, tmp_path: Path) -> None:
+    write_job(workspace, "job", "job")
+    moved = Workspace(workspace.root.rename(tmp_path / "moved"))
+    assert names_and_targets(moved) == {"job": f"{tmp_path}/moved/detections/job"}
+    assert ask(moved) == ["job"]
 
 
 def test_a_query_names_jobs_whose_rows_are_gone(workspace: Workspace, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from sightline.data.manifest import write_manifest
+from sightline.engines.opening import open_predictor
 from sightline.errors import DamagedError, NotFoundError, TrainingError
-from sightline.models.bundle import Bundle, open_bundle, save_bundle
+from sightline.models.bundle import Bundle, describe, open_bundle, save_bundle
 from sightline.models.factory import make_model
 
 FILES = ["weights.safetensors", "model.json", "README.md", "picture-00.jpg", "manifest.json"]
@@ -23,9 +24,10 @@ def test_it_says_what_the_model_is(bundle: Bundle) -> None:
     assert found == bundle
     assert sorted(file.name for file in bundle.path.iterdir()) == sorted(FILES)
     values = json.loads((bundle.path / "model.json").read_text())
-    assert values["format"] == 1
+    assert values["format"] == 2
     assert (values["model"], values["task"], values["licence"]) == ("nano", "detection", "Apache-2.0")
     assert values["preprocessing"]["size"] == 64
+    assert (values["preprocessing"]["square"], values["preprocessing"]["reduced_decode"]) == (False, True)
     assert values["metrics"] == {"score": 0.5, "map": 0.25, "map50": 0.5}
     assert values["per_class"] == [{"ap50": 0.5}, {"ap50": 0.75}, {"count": 7.0}]
     assert {"sightline", "torch", "python"} <= values["versions"].keys()
@@ -92,7 +94,7 @@ def test_a_manifest_names_files_of_its_own_directory_only(bundle: Bundle, name: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "has format 2; this version reads format 1"),
+        ({"format": 3}, "has format 3; this version reads formats 1 to 2: use a version of Sightline as new as"),
         ({"format": None}, "has format None"),
         ({"surprise": 1}, "surprise: Extra inputs"),
         ({"classes": []}, "classes:"),
@@ -125,6 +127,23 @@ def test_weights_of_another_model(bundle: Bundle, change: dict[str, object], mes
     write_manifest(bundle.path)
     with pytest.raises(DamagedError, match=message):
         open_bundle(bundle.path).load()
+
+
+@pytest.mark.parametrize(("name", "square"), [("nano", False), ("ssdlite", True), ("resnet18", True)])
+def test_a_bundle_of_the_first_format_is_used_as_detect_used_it(tmp_path: Path, name: str, square: bool) -> None:
+    """On the smallest canvas that the network takes, and with large JPEGs at reduced scale; it said only "square"."""
+    model = make_model(name, num_classes=2, size=64)
+    bundle = save_bundle(tmp_path / name, model.state_dict(), describe(model, name=name, classes=("a", "b")), {})
+    assert bundle.info.preprocessing.square is square
+    values = json.loads((bundle.path / "model.json").read_text())
+    values["format"], values["preprocessing"]["square"] = 1, True
+    del values["preprocessing"]["reduced_decode"]
+    (bundle.path / "model.json").write_text(json.dumps(values))
+    (bundle.path / "manifest.json").unlink()
+    write_manifest(bundle.path)
+    preprocessor = open_predictor(open_bundle(bundle.path), engine="torch", threads=1).preprocessor
+    assert preprocessor == open_predictor(bundle, engine="torch", threads=1).preprocessor
+    assert (preprocessor.letterbox.square, preprocessor.reduced_decode) == (square, True)
 
 
 def test_preprocessing_that_this_version_does_not_do(bundle: Bundle) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sightline.data.manifest import write_manifest
-from sightline.errors import DamagedError, StorageError, TrainingError
+from sightline.errors import DamagedError, FormatError, StorageError, TrainingError
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
 
 
@@ -31,6 +31,17 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert found.ema is not None
     assert torch.equal(found.weights["layer.weight"], torch.full((3, 4), 2.0))
     assert torch.equal(found.optimizer["state"][0], torch.ones(2))
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    directory.save(checkpoint(1))
+    with monkeypatch.context() as later:
+        later.setattr("sightline.training.checkpoint._FORMAT", 2)
+        directory.save(checkpoint(2))
+    for read in (directory.load_latest, directory.latest_progress):
+        with pytest.raises(FormatError, match=r"format version 2, and this Sightline reads 1: install the version"):
+            read()
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:

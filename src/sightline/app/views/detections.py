@@ -46,7 +46,7 @@ def page() -> None:
     browser = browse(name)
     with shown.telling():
         selection, order = _choose(browser)
-        figures = _count(browser.job.id, browser.job.finished, selection, browser)
+        figures = _count(browser.job.name, browser.job.finished, selection, browser)
         _figures(figures.totals)
         _charts(figures)
         _gallery(browser, selection, order, figures.totals.images)

@@ -204,4 +204,4 @@ def _image_bytes(image: bytes | str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise ImageError("image text is not base64", repr(image[:40]), stage="read") from None
+        raise ImageError("image text is not base64", repr(image[:40]), stage="decode") from None

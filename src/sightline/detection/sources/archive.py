@@ -5,8 +5,8 @@ from typing import Protocol
 
 from sightline.data.formats.layout import is_image
 from sightline.detection.item import Item
-from sightline.detection.sources.archive_file import ArchiveFile
 from sightline.detection.sources.names import make_item, shown
+from sightline.detection.sources.source_file import SourceFile
 from sightline.detection.sources.tar_members import TarMembers
 from sightline.detection.sources.zip_members import ZipMembers
 from sightline.errors import ImageError
@@ -36,7 +36,7 @@ class ArchiveSource:
     """Members whose suffix is that of an image; hidden ones, such as those that macOS adds, are left out."""
 
     def __init__(self, location: str) -> None:
-        file = ArchiveFile(location)
+        file = SourceFile.at(location)
         self._public = file.public
         self._members: Members = ZipMembers(file) if file.public.lower().endswith(ZIPS) else TarMembers(file)
 
@@ -54,7 +54,7 @@ class ArchiveSource:
     def read(self, item: Item) -> bytes:
         """The bytes of a member, never more than it was declared to have."""
         if item.ref.startswith("!"):
-            raise ImageError(item.ref[1:], item.uri[:200], stage="read")
+            raise ImageError(item.ref[1:], item.uri[:200], stage="path")
         return self._members.read(item.ref)
 
     def is_visible(self) -> bool:

@@ -14,6 +14,9 @@ from sightline.data.formats.table_cells import ALIASES
 from sightline.detection.sources.names import open_folder
 from sightline.errors import ConfigError, FormatError, ImageError
 
+ROW_NUMBER = "row number"
+"""A value of `source.key` for table files that no column tells the rows of apart."""
+
 
 def settings_text(config: SourceConfig, *names: str) -> list[str]:
     """The settings that choose rows and columns, as they stand in the name of a source; paths are absolute."""
@@ -28,7 +31,8 @@ class Columns:
     Attributes:
         image: The column with bytes or base64.
         path: The column with paths or URLs.
-        key: The column that tells rows apart; without one, the path or the row's number does.
+        key: The column that tells rows apart, no two of which have the same value; without one, the path or the row's
+            number does.
     """
 
     image: str | None
@@ -37,7 +41,13 @@ class Columns:
 
     @classmethod
     def find(
-        cls, names: list[str], config: SourceConfig, *, where: str, holds_images: Callable[[str], bool]
+        cls,
+        names: list[str],
+        config: SourceConfig,
+        *,
+        where: str,
+        holds_images: Callable[[str], bool],
+        numbered: bool = False,
     ) -> "Columns":
         """By what the settings say, else by usual names in any case.
 
@@ -45,7 +55,10 @@ class Columns:
             names: All columns.
             where: The table, for messages.
             holds_images: Whether a column's values could be images, rather than their paths or something else.
+            numbered: Whether `source.key` may be the row's number.
         """
+        by_number = numbered and config.key == ROW_NUMBER and ROW_NUMBER not in names
+        config = config.model_copy(update={"key": None}) if by_number else config
         for setting, column in (("image", config.image), ("path", config.path), ("key", config.key)):
             if column is not None and column not in names:
                 raise ConfigError(f"source.{setting} = {column!r}: {where} has {', '.join(names)}")
@@ -62,7 +75,7 @@ class Columns:
                 f"no column with images or paths among {', '.join(names)} of {where}: say source.image = COLUMN "
                 "or source.path = COLUMN"
             )
-        others = [] if path else [*_usual("name", names), *_usual("path", names)]
+        others = [] if path or by_number else [*_usual("name", names), *_usual("path", names)]
         return cls(image, path, config.key or next((name for name in others if name != image), None))
 
 
@@ -112,7 +125,7 @@ def image_of(cell: Any, where: str) -> bytes:
         cell = bytes(cell)
     if not isinstance(cell, bytes | str) or not cell:
         kind = "empty" if not cell else f"a {type(cell).__name__}"
-        raise ImageError("no image", f"the cell of {where} is {kind}"[:300], stage="read")
+        raise ImageError("no image", f"the cell of {where} is {kind}"[:300])
     if len(cell) > 2 * MAX_FILE_BYTES:
-        raise ImageError("file not readable", f"it has {len(cell)} bytes, more than {MAX_FILE_BYTES}", stage="read")
+        raise ImageError("file not readable", f"it has {len(cell)} bytes, more than {MAX_FILE_BYTES}", stage="path")
     return _image_bytes(cell)

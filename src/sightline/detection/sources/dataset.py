@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sightline.data.dataset import Dataset
-from sightline.data.schema import ROWS, ShardInfo, read_manifest
+from sightline.data.schema import MANIFEST, ROWS, ShardInfo, read_manifest
+from sightline.data.stored_file import StoredFile
 from sightline.detection.item import Item
 from sightline.detection.sources.names import open_folder, shown
 from sightline.detection.sources.where import Condition
@@ -43,7 +44,11 @@ class DatasetSource:
                 first += batch.num_rows
 
     def read(self, item: Item) -> bytes:
-        """The bytes as they are stored."""
+        """The bytes as they are stored; a file that is out of reach is tried again, as in training.
+
+        Raises:
+            StorageError: It stays out of reach.
+        """
         row = int(item.ref)
         try:
             index = self._dataset._index
@@ -63,7 +68,7 @@ class DatasetSource:
     def _batches(self, shard: ShardInfo, condition: Condition | None) -> Iterator[pa.RecordBatch]:
         columns = sorted({"image_id", "file_name", *(condition.columns if condition else ())})
         try:
-            with self._folder.open_file(shard.file) as file, pq.ParquetFile(file) as parquet:
+            with pq.ParquetFile(StoredFile(self._folder, shard.file, beside=MANIFEST)) as parquet:
                 if parquet.metadata.num_rows != shard.rows:
                     raise ValueError(f"{parquet.metadata.num_rows} rows instead of {shard.rows}")
                 yield from parquet.iter_batches(batch_size=_BATCH_ROWS, columns=columns)

@@ -1,6 +1,7 @@
 """What a source is: the one place that names every kind."""
 
 import posixpath
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from sightline.errors import ConfigError, FormatError, NotFoundError
 from sightline.workspace import Workspace, check_name, is_location
 
 Opened = tuple[Source, str]
+
+_VIDEOS = {".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".mts", ".m2ts"}
 
 _SETTINGS = {
     "database": {"where", "query", "image", "path", "key", "root"},
@@ -107,6 +110,11 @@ def _open_file(text: str, config: SourceConfig) -> Opened:
         raise FormatError(
             f"{text!r}: images are not read from {suffix} files; give a table as .parquet or .arrow, or paths as .txt "
             "with one a line"
+        )
+    if suffix in _VIDEOS:
+        raise FormatError(
+            f"{text!r} is a video, and images are looked for: extract its frames first, for example with "
+            f"`mkdir frames && ffmpeg -i {shlex.quote(name)} frames/%06d.jpg`, and give the folder"
         )
     _check_settings("image", config)
     return ListSource([name], place), "a single image"

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from sightline.data.formats.layout import is_image
 from sightline.detection.item import Item
+from sightline.detection.sources.health import check_place
 from sightline.detection.sources.names import from_ref, make_item, open_folder, shown, to_ref
 from sightline.detection.sources.walk import Choice, walk
+from sightline.errors import ImageError
 
 
 class FolderSource:
@@ -28,7 +30,12 @@ class FolderSource:
 
     def read(self, item: Item) -> bytes:
         """The bytes of a file; a link that leads out of the folder is refused."""
-        return self._folder.read(from_ref(item.ref))
+        name = from_ref(item.ref)
+        try:
+            return self._folder.read(name)
+        except ImageError as error:
+            check_place(error, item, self._folder, name)
+            raise
 
     def is_visible(self) -> bool:
         """Whether the folder is there; buckets are everywhere."""

@@ -1,17 +1,16 @@
 """Images that are listed: paths and URLs of a Python list, or of a text file with one a line."""
 
 import hashlib
-import io
-import posixpath
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sightline.detection.item import Item
 from sightline.detection.sources.names import open_folder, shown
 from sightline.detection.sources.paths import PathReader, is_seen, split_file
-from sightline.errors import ConfigError, FormatError, StorageError
+from sightline.detection.sources.source_file import SourceFile
+from sightline.errors import ConfigError, FormatError
 
 SUFFIXES = (".txt", ".lst")
 _LONGEST_LINE_BYTES = 1 << 16
@@ -38,7 +37,7 @@ class ListSource:
 
     def items(self) -> Iterator[Item]:
         """In the order of the list."""
-        return (self._reader.item(text) for text in self._texts)
+        return self._reader.with_versions(self._reader.item(text) for text in self._texts)
 
     def read(self, item: Item) -> bytes:
         """The bytes of a local file or an object in a bucket."""
@@ -61,14 +60,13 @@ class ListFileSource:
     """A text file with a path or URL on each line; blank lines and those that begin with # are left out."""
 
     def __init__(self, location: str, root: str | None = None) -> None:
-        place, self._file = split_file(location)
-        self._folder, public = open_folder(place)
-        self._reader = PathReader(root or place)
-        self.name = shown(posixpath.join(public, self._file) + (f" from {open_folder(root)[1]}" if root else ""))
+        self._list = SourceFile.at(location)
+        self._reader = PathReader(root or split_file(location)[0])
+        self.name = shown(self._list.public + (f" from {open_folder(root)[1]}" if root else ""))
 
     def items(self) -> Iterator[Item]:
         """In the order of the lines."""
-        return (self._reader.item(text) for text in self._lines())
+        return self._reader.with_versions(self._reader.item(text) for text in self._lines())
 
     def read(self, item: Item) -> bytes:
         """The bytes of a local file or an object in a bucket."""
@@ -86,7 +84,7 @@ class ListFileSource:
         return self._reader.visible_place(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        with self._open() as stream:
+        with self._list.stream(buffer_bytes=_LONGEST_LINE_BYTES) as stream:
             for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE_BYTES), b""), 1):
                 if len(line) == _LONGEST_LINE_BYTES:
                     raise FormatError(f"line {number} of {self.name!r} has no end: a list has one path or URL a line")
@@ -94,11 +92,3 @@ class ListFileSource:
                 text = (text.removeprefix("\ufeff") if number == 1 else text).strip(" \t\r\n")
                 if text and not text.startswith("#"):
                     yield text
-
-    def _open(self) -> IO[bytes]:
-        try:
-            if self._folder.is_local:
-                return open(self._folder.full_path(self._file), "rb")
-            return io.BufferedReader(self._folder.open_file(self._file))
-        except OSError as error:
-            raise StorageError(f"cannot read the list {self.name!r}: {error}") from None

@@ -4,8 +4,8 @@ import json
 import posixpath
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote
@@ -23,9 +23,11 @@ from sightline.detection.sources.columns import (
     key_to_json,
     settings_text,
 )
+from sightline.detection.sources.keys import UniqueKeys
 from sightline.detection.sources.names import local_path, make_item, shown
 from sightline.detection.sources.paths import PathReader, is_seen
-from sightline.errors import ConfigError, ImageError, MissingExtraError, NotFoundError, StorageError
+from sightline.errors import ConfigError, ImageError, MissingExtraError, NotFoundError, SourceError, StorageError
+from sightline.retry import STORAGE_RETRY
 from sightline.secrets import hide_parts, redact_values
 
 _BATCH_ROWS = 1000
@@ -61,30 +63,51 @@ class SqlSource:
         self.name = shown(" ".join([self._public, self._hidden(self._query), *chosen]))
 
     def items(self) -> Iterator[Item]:
-        """Streamed by the database, where its driver can."""
+        """Streamed by the database, where its driver can.
+
+        Raises:
+            SourceError: The database does not answer; one that is lost half-way cannot go on where it was.
+            FormatError: Two rows have the same key.
+        """
+        with closing(self._keys()) as keys, closing(self._listed(keys)) as items:
+            yield from self._paths.with_versions(items) if self._columns.path else items
+
+    def _listed(self, keys: UniqueKeys) -> Generator[Item]:
+        STORAGE_RETRY.call(self._column_names, what=f"asking {self._public}", passes=_is_of_source)
         with self._connected() as connection:
             streaming = connection.execution_options(stream_results=True, yield_per=_BATCH_ROWS)
             with streaming.execute(self._listing()) as result:  # Whoever wants the first few leaves a cursor open.
                 for number, row in enumerate(result):
+                    key = key_text(row[0])
+                    if key is not None:
+                        keys.add(key, f"row {number}")
                     yield self._item(number, *row)
+
+    def _keys(self) -> UniqueKeys:
+        remedy = "name a column without such values in source.key, such as row_number() over (order by …) in the query"
+        return UniqueKeys(where="the query", column=self._columns.key or "", remedy=remedy)
 
     def read(self, item: Item) -> bytes:
         """Ask for the image by its key, or open its path."""
         if self._columns.path:
             return self._paths.read(item)
+        from sqlalchemy.exc import DataError
+
         key = key_from_json(json.loads(item.ref))
         if key is None:
-            raise ImageError("no key", f"{item.uri}: the key is null"[:300], stage="read")
+            raise ImageError("no key", f"{item.uri}: the key is null"[:300], stage="path")
         rows = self._rows
         wanted = self._select(rows.c[self._columns.image]).where(rows.c[self._columns.key] == key)
         try:
-            with self._connected() as connection:
-                found = connection.execute(wanted).first()
-        except StorageError as error:
-            raise ImageError("database refused", str(error)[:300], stage="read") from None
-        if found is None:
+            with self._connected(DataError) as connection:
+                found = connection.execute(wanted).fetchmany(2)
+        except DataError as error:  # It cannot be computed, such as by a division by zero.
+            raise ImageError("row not readable", f"{item.uri}: {self._message(error)}"[:300], stage="read") from None
+        if not found:
             raise ImageError("row not found", item.uri[:300], stage="read")
-        return image_of(found[0], item.uri)
+        if len(found) > 1:  # As where 'a' and 'A' are the same to the database.
+            raise ImageError("several rows of a key", item.uri[:300], stage="path")
+        return image_of(found[0][0], item.uri)
 
     def is_visible(self) -> bool:
         """Whether the file of the database, or the place of the paths in it, is there; servers are everywhere."""
@@ -170,7 +193,8 @@ class SqlSource:
         return first is None or not (isinstance(first[0], str) and is_image(first[0]))
 
     @contextmanager
-    def _connected(self) -> Iterator[Any]:
+    def _connected(self, *expected: type[Exception]) -> Iterator[Any]:
+        """A connection; whatever goes wrong with it, but for what is expected, is the database's."""
         try:
             from sqlalchemy.exc import SQLAlchemyError
         except ImportError:
@@ -178,9 +202,13 @@ class SqlSource:
         try:
             with self._opened().connect() as connection:
                 yield connection
+        except expected:
+            raise
         except (SQLAlchemyError, ImportError) as error:
-            message = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-            raise StorageError(f"the database refused: {self._hidden(message)}") from None
+            raise SourceError(f"the database refused: {self._message(error)}") from None
+
+    def _message(self, error: Exception) -> str:
+        return self._hidden(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
 
     def _opened(self) -> Any:
         import sqlalchemy
@@ -193,6 +221,10 @@ class SqlSource:
 
     def _hidden(self, text: str) -> str:
         return hide_parts(text, self._url.set(query={}).render_as_string(hide_password=False))
+
+
+def _is_of_source(error: BaseException) -> bool:
+    return isinstance(error, SourceError)
 
 
 def _literal(sql: str) -> str:

@@ -2,6 +2,7 @@
 
 import posixpath
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -11,11 +12,13 @@ import pyarrow as pa
 from sightline.config import SourceConfig
 from sightline.data.formats.layout import is_image
 from sightline.detection.item import Item, id_of
-from sightline.detection.sources.columns import Columns, image_of, key_text, settings_text
+from sightline.detection.sources.columns import ROW_NUMBER, Columns, image_of, key_text, settings_text
+from sightline.detection.sources.keys import UniqueKeys
 from sightline.detection.sources.names import from_ref, make_item, open_folder, shown, to_ref, version_of
 from sightline.detection.sources.paths import PathReader, is_seen
+from sightline.detection.sources.source_file import SourceFile
 from sightline.detection.sources.table_files import UNREADABLE, RowReader, TableFile, open_table
-from sightline.detection.sources.walk import file_version
+from sightline.detection.sources.walk import file_version, list_patiently
 from sightline.detection.sources.where import Condition
 from sightline.errors import FormatError, ImageError
 
@@ -45,8 +48,14 @@ class TableSource:
         self.name = shown(" ".join([place, *settings_text(config, "image", "path", "key", "where")]))
 
     def items(self) -> Iterator[Item]:
-        """Streams the key or path, and what a condition needs; images are not touched."""
-        return chain.from_iterable(map(self._items_of, self._files))
+        """Streams the key or path, and what a condition needs; images are not touched.
+
+        Raises:
+            FormatError: A table is damaged, or two rows have the same key.
+        """
+        with closing(self._keys()) as keys:
+            items = chain.from_iterable(self._items_of(file, keys) for file in self._files)
+            yield from self._paths.with_versions(items) if self._columns.path else items
 
     def read(self, item: Item) -> bytes:
         """The image in a cell, or the file that a path names."""
@@ -71,14 +80,18 @@ class TableSource:
 
     @cached_property
     def _rows(self) -> RowReader:
-        return RowReader(self._folder, [name for name in (self._columns.image, self._columns.key) if name])
+        return RowReader(self._file, [name for name in (self._columns.image, self._columns.key) if name])
 
     @cached_property
     def _place(self) -> str | None:
         texts = (text for file in self._files for text in self._path_texts(file))
         return self._paths.visible_place(texts)
 
-    def _items_of(self, file: str) -> Iterator[Item]:
+    def _keys(self) -> UniqueKeys:
+        remedy = f"name a column without such values in source.key, or say source.key = '{ROW_NUMBER}'"
+        return UniqueKeys(where=repr(self.name), column=self._columns.key or "", remedy=remedy)
+
+    def _items_of(self, file: str, keys: UniqueKeys) -> Iterator[Item]:
         version = self._version(file)
         table = posixpath.join(self._public, file)
         names = sorted({name for name in (self._columns.key, self._columns.path) if name})
@@ -87,6 +100,8 @@ class TableSource:
             for group, row, total, cells in self._cells(file, names):
                 number = total
                 key = key_text(cells.get(self._columns.key or ""))
+                if key is not None:
+                    keys.add(key, f"row {total} of {file!r}")
                 path = cells.get(self._columns.path or "")
                 if path:
                     yield self._paths.item(str(path), key)
@@ -97,9 +112,16 @@ class TableSource:
         except UNREADABLE as error:
             raise FormatError(f"{table!r} cannot be read as a table, near row {number}: {error}") from None
 
+    def _file(self, name: str) -> SourceFile:
+        return SourceFile(self._folder, name, public=posixpath.join(self._public, name))
+
+    def _open(self, name: str) -> TableFile:
+        """To list it, which goes on where it failed."""
+        return open_table(self._file(name).reader(patient=True), name)
+
     def _cells(self, file: str, names: list[str]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
         """Group, row in it, row in the file and cells of the rows that are wanted."""
-        table = open_table(self._folder, file)
+        table = self._open(file)
         self._check_schema(table, file)
         condition = self._condition(table)
         columns = sorted({*names, *(condition.columns if condition else ())})
@@ -127,7 +149,7 @@ class TableSource:
 
     def _open_first(self) -> TableFile:
         try:
-            return open_table(self._folder, self._files[0])
+            return open_table(self._file(self._files[0]).reader(patient=False), self._files[0])
         except UNREADABLE as error:
             raise FormatError(
                 f"{posixpath.join(self._public, self._files[0])!r} cannot be read as a table: {error} (of Arrow's two "
@@ -137,7 +159,11 @@ class TableSource:
     def _find_columns(self, table: TableFile) -> Columns:
         place = repr(posixpath.join(self._public, self._files[0]))
         return Columns.find(
-            table.schema.names, self._config, where=place, holds_images=lambda name: _holds_images(table, name)
+            table.schema.names,
+            self._config,
+            where=place,
+            holds_images=lambda name: _holds_images(table, name),
+            numbered=True,
         )
 
     def _check_schema(self, table: TableFile, file: str) -> None:
@@ -154,7 +180,7 @@ class TableSource:
         path = self._folder.full_path(file)
         if self._folder.is_local:
             return file_version(path)
-        info = self._folder.filesystem.get_file_info(path)
+        info = list_patiently(lambda: self._folder.filesystem.get_file_info(path), what=self._folder.location)
         return version_of(info.size, info.mtime_ns)
 
 

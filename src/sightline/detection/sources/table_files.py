@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sightline.data.plain_types import plain_batches
-from sightline.data.storage import Folder
-from sightline.errors import ImageError
+from sightline.data.position_reader import PositionReader
+from sightline.detection.sources.source_file import SourceFile
+from sightline.errors import ImageError, SourceError
 
 SUFFIXES = (".parquet", ".arrow", ".feather")
 UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
-"""What a file that is no table, or a damaged one, makes its reader raise."""
+"""What a file that is no table, or a damaged one, makes its reader raise; one that cannot be read, SourceError."""
 
 _WINDOW_BYTES = 8 << 20
 _NUM_WINDOWS = 16
@@ -65,7 +66,7 @@ class ParquetTable:
 
 
 class IpcTable:
-    """An Arrow file; local ones are mapped, so that only what is asked for is read."""
+    """An Arrow file, of which only the columns that are asked for are read."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -91,11 +92,9 @@ class IpcTable:
         yield from plain_batches([batch])
 
 
-def open_table(folder: Folder, file: str) -> TableFile:
-    """Open a file by its suffix."""
-    if file.lower().endswith(".parquet"):
-        return ParquetTable(folder.open_file(file))
-    return IpcTable(pa.memory_map(folder.full_path(file)) if folder.is_local else folder.open_file(file))
+def open_table(file: PositionReader, name: str) -> TableFile:
+    """Open a file by the suffix of its name."""
+    return ParquetTable(file) if name.lower().endswith(".parquet") else IpcTable(file)
 
 
 @dataclass
@@ -111,10 +110,13 @@ class RowReader:
     """Rows by file, group and number, asked for by several threads nearly in order.
 
     Groups may be larger than memory, so a group is read forwards in windows, of which the last ones are kept.
+
+    Args:
+        find: The file of a name.
     """
 
-    def __init__(self, folder: Folder, columns: list[str]) -> None:
-        self._folder, self._columns = folder, columns
+    def __init__(self, find: Callable[[str], SourceFile], columns: list[str]) -> None:
+        self._find, self._columns = find, columns
         self._lock = threading.Lock()
         self._files: OrderedDict[str, TableFile] = OrderedDict()
         self._windows: deque[tuple[tuple[str, int], int, pa.RecordBatch]] = deque(maxlen=_NUM_WINDOWS)
@@ -126,6 +128,10 @@ class RowReader:
             try:
                 batch, number = self._kept((file, group), row) or self._advanced((file, group), row)
                 return {name: batch.column(name)[number].as_py() for name in self._columns}
+            except SourceError:
+                self._files.clear()
+                self._cursors.clear()
+                raise
             except UNREADABLE as error:
                 self._cursors.clear()
                 detail = f"row {row} of group {group} in {file!r}: {error}"
@@ -163,7 +169,7 @@ class RowReader:
 
     def _table(self, file: str) -> TableFile:
         if file not in self._files:
-            self._files[file] = open_table(self._folder, file)
+            self._files[file] = open_table(self._find(file).reader(patient=False), file)
             if len(self._files) > _OPEN_FILES:
                 self._files.popitem(last=False)
         self._files.move_to_end(file)

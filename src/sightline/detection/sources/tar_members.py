@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sightline.data.disk import MAX_FILE_BYTES
-from sightline.detection.sources.archive_file import ArchiveFile
+from sightline.detection.sources.source_file import SourceFile
 from sightline.errors import FormatError, ImageError, StorageError
 
 _BLOCK_BYTES = 512
@@ -28,10 +28,10 @@ _UNREADABLE = (tarfile.TarError, OSError, ValueError, EOFError, zlib.error, lzma
 class TarMembers:
     """What is in a tar; nothing is extracted, so names cannot lead anywhere."""
 
-    def __init__(self, file: ArchiveFile) -> None:
+    def __init__(self, file: SourceFile) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._plain: ArchiveFile | None = None
+        self._plain: SourceFile | None = None
         self._inode: tuple[int, int] | None = None
 
     def list(self) -> Iterator[tuple[str, str, str]]:
@@ -39,14 +39,15 @@ class TarMembers:
         with self._unpacked().stream() as stream:
             for member in self._members(stream):
                 if not member.isdir():
-                    yield member.name, f"{member.size}-{member.mtime}", _ref(member, stream)
+                    ref = _ref(member, stream)
+                    yield member.name, "" if ref.startswith("!") else f"{member.size}-{member.mtime}", ref
 
     def read(self, ref: str) -> bytes:
         """The bytes of a member, if its header is still the one that was listed."""
         offset, size, crc = map(int, ref.split(":"))
         if size > MAX_FILE_BYTES:
-            raise ImageError("file not readable", f"it has {size} bytes, more than {MAX_FILE_BYTES}", stage="read")
-        block = self._unpacked().read_at(offset - _BLOCK_BYTES, _BLOCK_BYTES + size)
+            raise ImageError("file not readable", f"it has {size} bytes, more than {MAX_FILE_BYTES}", stage="path")
+        block = self._unpacked().read_at(_BLOCK_BYTES + size, offset - _BLOCK_BYTES)
         if len(block) != _BLOCK_BYTES + size or zlib.crc32(block[:_BLOCK_BYTES]) != crc:
             raise ImageError("damaged archive", f"at byte {offset}, or the archive was changed", stage="read")
         return block[_BLOCK_BYTES:]
@@ -79,7 +80,7 @@ class TarMembers:
         except _UNREADABLE as error:
             raise FormatError(f"{self._file.public!r} cannot be read as a tar archive: {error}") from None
 
-    def _unpacked(self) -> ArchiveFile:
+    def _unpacked(self) -> SourceFile:
         with self._lock:
             if self._plain is None:
                 with self._file.stream() as stream:
@@ -87,7 +88,7 @@ class TarMembers:
                     self._plain = self._unpack(opened) if opened else self._file
             return self._plain
 
-    def _unpack(self, opened: IO[bytes]) -> ArchiveFile:
+    def _unpack(self, opened: IO[bytes]) -> SourceFile:
         """Beside the archive if that may be written to, for it lies where there is room for large files."""
         beside = posixpath.dirname(self._file.path) if self._file.is_local else ""
         directory = beside if beside and os.access(beside, os.W_OK) else tempfile.gettempdir()
@@ -101,9 +102,11 @@ class TarMembers:
                 scratch.write(data)
             scratch.flush()
         except _UNREADABLE as error:
+            if isinstance(error, OSError) and error.errno:  # Of what is written: damage has no number.
+                raise StorageError(f"{self._file.public!r} cannot be unpacked into {directory!r}: {error}") from None
             raise FormatError(f"{self._file.public!r} cannot be unpacked: {error}") from None
         self._inode = _inode(path)
-        return ArchiveFile(path)
+        return SourceFile.at(path)
 
 
 def _decompressor(stream: IO[bytes]) -> IO[bytes] | None:

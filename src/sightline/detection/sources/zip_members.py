@@ -8,20 +8,21 @@ import zlib
 from collections.abc import Iterator
 
 from sightline.data.disk import MAX_FILE_BYTES
-from sightline.detection.sources.archive_file import ArchiveFile
+from sightline.detection.sources.source_file import SourceFile
 from sightline.errors import FormatError, ImageError
 
 _HEADER = struct.Struct("<4s5H3I2H")
 _SIGNATURE = b"PK\x03\x04"
 _USUAL_EXTRA_BYTES = 512
 _ENCRYPTED = 0x1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 _UNREADABLE = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error, EOFError, IndexError)
 
 
 class ZipMembers:
     """What is in a ZIP; nothing is extracted, so names cannot lead anywhere."""
 
-    def __init__(self, file: ArchiveFile) -> None:
+    def __init__(self, file: SourceFile) -> None:
         self._file = file
 
     def list(self) -> Iterator[tuple[str, str, str]]:
@@ -34,13 +35,13 @@ class ZipMembers:
         # Of members of one name the last counts, as when they are unpacked.
         for member in {member.filename: member for member in members}.values():
             if not member.is_dir():
-                yield member.filename, f"{member.CRC:08x}-{member.file_size}", _ref(member)
+                yield member.filename, _version(member), _ref(member)
 
     def read(self, ref: str) -> bytes:
         """The bytes of a member, checked against its checksum."""
         offset, packed, size, method, crc = map(int, ref.split(":"))
         if max(packed, size) > MAX_FILE_BYTES:
-            raise ImageError("file not readable", f"it has {size} bytes, more than {MAX_FILE_BYTES}", stage="read")
+            raise ImageError("file not readable", f"it has {size} bytes, more than {MAX_FILE_BYTES}", stage="path")
         content = _unpacked(self._packed(offset, packed), size, method)
         if len(content) != size or zlib.crc32(content) != crc:
             raise ImageError("damaged archive", "the checksum differs, or the archive was changed", stage="read")
@@ -52,14 +53,20 @@ class ZipMembers:
 
     def _packed(self, offset: int, packed: int) -> bytes:
         """In one piece, for a bucket answers each question slowly."""
-        block = self._file.read_at(offset, _HEADER.size + packed + _USUAL_EXTRA_BYTES)
+        block = self._file.read_at(_HEADER.size + packed + _USUAL_EXTRA_BYTES, offset)
         if len(block) < _HEADER.size or not block.startswith(_SIGNATURE):
             raise ImageError("damaged archive", f"no member at byte {offset}, or the archive was changed", stage="read")
         *_, name_bytes, extra_bytes = _HEADER.unpack_from(block)
         start = _HEADER.size + name_bytes + extra_bytes
         if start + packed > len(block):
-            block += self._file.read_at(offset + len(block), start + packed - len(block))
+            block += self._file.read_at(start + packed - len(block), offset + len(block))
         return block[start : start + packed]
+
+
+def _version(member: zipfile.ZipInfo) -> str:
+    """What changes when the image does, or when it is packed in a way that can be read."""
+    readable = member.compress_type in _METHODS and not _ref(member).startswith("!")
+    return f"{member.CRC:08x}-{member.file_size}" if readable else ""
 
 
 def _ref(member: zipfile.ZipInfo) -> str:
@@ -82,4 +89,4 @@ def _unpacked(data: bytes, size: int, method: int) -> bytes:
                 return bz2.BZ2Decompressor().decompress(data, size + 1)
     except (zlib.error, OSError, ValueError, EOFError) as error:
         raise ImageError("damaged archive", str(error), stage="read") from None
-    raise ImageError("compression not supported", f"method {method} of a ZIP: pack with deflate, or not", stage="read")
+    raise ImageError("compression not supported", f"method {method} of a ZIP: pack with deflate, or not", stage="path")

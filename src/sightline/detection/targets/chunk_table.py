@@ -4,7 +4,6 @@ A run also leases names that are no chunks of the plan, for what is committed an
 lease needs; one that is never committed has no other rows.
 """
 
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from sightline.detection.targets.connector import Transaction
-from sightline.detection.targets.lease import is_dead
 from sightline.detection.targets.tables import CHUNK_ROWS
-from sightline.detection.targets.target import Owner
+from sightline.detection.targets.target import ROW_FORMAT, Owner, rewrite_lease
+from sightline.process_identity import is_dead
 
 _IN_ONE_QUERY = 500
 """Values that are compared at once; databases have limits."""
@@ -31,12 +30,20 @@ class _Lease:
     attempts: int
     committed: float | None
 
-    def is_free_for(self, owner: Owner, now: float) -> bool:
-        if self.committed is not None:
-            return False
-        if self.owner in (None, owner.token) or self.expires is None or self.expires <= now:
+    def is_free(self, now: float) -> bool:
+        if self.owner is None or self.expires is None or self.expires <= now:
             return True
         return self.host is not None and self.pid is not None and is_dead(self.host, self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedChunk:
+    """What the table says of a chunk whose rows are there; `ids` is not known if it is of the first format."""
+
+    name: str
+    ids: str | None
+    revision: int
+    writer: str | None
 
 
 class ChunkTable:
@@ -55,16 +62,23 @@ class ChunkTable:
         return {chunk for (chunk,) in transaction.execute(sql, job=self._job)}
 
     def claim(self, transaction: Transaction, chunks: Sequence[str], owner: Owner, lease_s: float) -> dict[str, int]:
-        """Lease what is free; for those that were got, how often they have been leased with this time."""
+        """Lease what is free; for those that were got, how often they have been leased with this time.
+
+        What this run holds already is no new attempt: the answer to its first claim was lost.
+        """
         wanted = sorted(set(chunks))  # In one order for all runs, or two would wait for each other's rows.
-        now = time.time()
+        now = transaction.now()
         new = {"job": self._job, "owner": owner.token, "host": owner.host, "pid": owner.pid, "expires": now + lease_s}
         leases = self._leases(transaction, wanted)
-        got = {
-            chunk: lease.attempts + 1
-            for chunk, lease in leases.items()
-            if lease.is_free_for(owner, now) and self._take(transaction, chunk, lease, new)
-        }
+        got = {}
+        for chunk, lease in leases.items():
+            if lease.committed is not None:
+                continue
+            if lease.is_free(now):
+                if self._take(transaction, chunk, lease, new):
+                    got[chunk] = lease.attempts + 1
+            elif lease.owner == owner.token:
+                got[chunk] = lease.attempts
         first = dict.fromkeys((chunk for chunk in wanted if chunk not in leases), 1)
         rows = [{**new, "chunk": chunk, "attempts": attempts} for chunk, attempts in first.items()]
         if rows:
@@ -73,27 +87,60 @@ class ChunkTable:
 
     def renew(self, transaction: Transaction, chunks: Collection[str], owner: Owner, lease_s: float) -> None:
         """Make own leases last for as long again from now."""
-        self._update_own(transaction, chunks, owner, "expires = :expires", expires=time.time() + lease_s)
+        self._update_own(transaction, chunks, owner, "expires = :expires", expires=transaction.now() + lease_s)
 
     def release(self, transaction: Transaction, chunks: Collection[str], owner: Owner) -> None:
         """Give own leases back; whoever owns one has made an attempt, so their number stays at 0 or above."""
         cleared = "owner = null, host = null, pid = null, expires = null"
         self._update_own(transaction, chunks, owner, f"{cleared}, attempts = attempts - 1")
 
-    def mark_committed(self, transaction: Transaction, chunk: str) -> bool:
+    def mark_committed(self, transaction: Transaction, chunk: str, ids: str, owner: Owner) -> bool:
         """End the lease of a chunk for good; false if it is committed already."""
-        now, of_chunk = time.time(), {"job": self._job, "chunk": chunk}
+        key = {"job": self._job, "chunk": chunk}
+        new = {"committed": transaction.now(), "ids": ids, "writer": owner.token, "row_format": ROW_FORMAT}
         sql = (
-            f"update {self._table} set committed = :now, owner = null, expires = null "
-            "where job = :job and chunk = :chunk and committed is null"
+            f"update {self._table} set committed = :committed, owner = null, expires = null, ids = :ids, revision = 1, "
+            "writer = :writer, row_format = :row_format where job = :job and chunk = :chunk and committed is null"
         )
-        if transaction.change(sql, now=now, **of_chunk):
+        if transaction.change(sql, **key, **new):
             return True
-        if transaction.execute(f"select chunk from {self._table} where job = :job and chunk = :chunk", **of_chunk):
+        if transaction.execute(f"select chunk from {self._table} where job = :job and chunk = :chunk", **key):
             return False
-        row = {**of_chunk, "attempts": 0, "committed": now}
+        row = {**key, **new, "attempts": 0, "revision": 1}
         transaction.insert(self._table, pa.Table.from_pylist([row], schema=CHUNK_ROWS))
         return True
+
+    def mark_rewritten(self, transaction: Transaction, chunk: str, revision: int, writer: str) -> bool:
+        """Go on to the next revision, and end the lease of who does that; false if this one is past."""
+        sql = (
+            f"update {self._table} set revision = :revision + 1, writer = :writer "
+            "where job = :job and chunk = :chunk and committed is not null and coalesce(revision, 1) = :revision"
+        )
+        if not transaction.change(sql, job=self._job, chunk=chunk, revision=revision, writer=writer):
+            return False
+        ended = f"delete from {self._table} where job = :job and chunk = :chunk and committed is null"
+        transaction.change(ended, job=self._job, chunk=rewrite_lease(chunk))
+        return True
+
+    def row_format(self, transaction: Transaction) -> int:
+        """The newest format of which there are rows."""
+        sql = f"select max(row_format) from {self._table} where job = :job"
+        return int(transaction.execute(sql, job=self._job)[0][0] or 1)
+
+    def find(self, transaction: Transaction, chunk: str) -> CommittedChunk | None:
+        """A committed chunk."""
+        return next(iter(self._committed(transaction, " and chunk = :chunk", chunk=chunk)), None)
+
+    def all(self, transaction: Transaction) -> list[CommittedChunk]:
+        """Every committed chunk, by name."""
+        return sorted(self._committed(transaction), key=lambda chunk: chunk.name)
+
+    def _committed(self, transaction: Transaction, where: str = "", **values: str) -> Iterator[CommittedChunk]:
+        sql = (
+            f"select chunk, ids, revision, writer from {self._table} where job = :job and committed is not null{where}"
+        )
+        for name, ids, revision, writer in transaction.execute(sql, job=self._job, **values):
+            yield CommittedChunk(name, ids, revision or 1, writer)
 
     def _leases(self, transaction: Transaction, chunks: list[str]) -> dict[str, _Lease]:
         found = {}

@@ -13,6 +13,10 @@ class Collision(StorageError):
     """Somebody else has written what this transaction would; a new one sees it."""
 
 
+class Unreachable(StorageError):
+    """The connection was lost or refused, or a disk failed: that may pass. What a lost transaction did is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """Some columns of a table, in order of `order`; `where` has named parameters (`:job`)."""
@@ -26,6 +30,13 @@ class Query:
 
 class Transaction(Protocol):
     """What can be done before it is committed. Names of tables come quoted; values are bound, as `:name` in the SQL."""
+
+    def now(self) -> float:
+        """Seconds since 1970 by the clock of the database, so that leases do not depend on those of its users.
+
+        A database without a server, or of a dialect whose words for it are not known, has the clock of this machine.
+        """
+        ...
 
     def columns(self, name: str) -> set[str] | None:
         """The columns of a table by its unquoted name; None if it does not exist."""
@@ -73,6 +84,7 @@ class Connector(Protocol):
 
         Raises:
             Collision: It lost against another one.
+            Unreachable: The database was away.
             StorageError: The database refused.
         """
         ...

@@ -5,18 +5,22 @@ What differs between them is in a connector: `duckdb_file` and `sqlalchemy_datab
 
 import json
 import random
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from sightline.detection.chunk_hash import ChunkHashes, hash_ids
 from sightline.detection.schema import IMAGES
-from sightline.detection.targets.chunk_table import ChunkTable, listed_values
-from sightline.detection.targets.connector import Collision, Connector, Query, Transaction
+from sightline.detection.targets.chunk_table import ChunkTable, CommittedChunk, listed_values
+from sightline.detection.targets.connector import Collision, Connector, Query, Transaction, Unreachable
 from sightline.detection.targets.tables import DETECTION_ROWS, GENERATION_ROWS, JOB_ROWS, Tables, stored_rows
-from sightline.detection.targets.target import Owner, Summary
+from sightline.detection.targets.target import Owner, StoredChunk, Summary, refuse_newer
 from sightline.detection.targets.totals import summarize
+from sightline.errors import StorageError
+from sightline.retry import STORAGE_RETRY
 from sightline.secrets import redact_values
 
 T = TypeVar("T")
@@ -36,6 +40,7 @@ class DatabaseTarget:
         self._connector, self._job = connector, ""
         self._tables = Tables(connector, prefix)
         self._chunks = ChunkTable(self._tables.chunks, self._job)
+        self._was_reached = False
 
     @property
     def location(self) -> str:
@@ -54,6 +59,7 @@ class DatabaseTarget:
                 transaction.insert(self._tables.jobs, pa.Table.from_pylist([row], schema=JOB_ROWS))
 
         self._run(enter)
+        refuse_newer(self._run(self._chunks.row_format), self.location)
 
     def generation(self, number: int) -> bytes | None:
         """A part of the plan, if it has been published."""
@@ -62,13 +68,13 @@ class DatabaseTarget:
         return bytes(found[0][0]) if found else None
 
     def publish(self, number: int, plan: bytes) -> bool:
-        """Add a part to the plan; the first one of its number stays."""
+        """Add a part to the plan; the first one of its number stays, and may be this one if an answer was lost."""
         row = pa.Table.from_pylist([{"job": self._job, "number": number, "plan": plan}], schema=GENERATION_ROWS)
-        sql = f"select number from {self._tables.generations} where job = :job and number = :number"
+        sql = f"select plan from {self._tables.generations} where job = :job and number = :number"
 
         def add(transaction: Transaction) -> bool:
-            if transaction.execute(sql, job=self._job, number=number):
-                return False
+            if found := transaction.execute(sql, job=self._job, number=number):
+                return bytes(found[0][0]) == plan
             transaction.insert(self._tables.generations, row)
             return True
 
@@ -88,37 +94,82 @@ class DatabaseTarget:
             self._run(lambda transaction: self._chunks.renew(transaction, chunks, owner, lease_s))
 
     def release(self, chunks: Collection[str], owner: Owner) -> None:
-        """Give own leases back; the attempt does not count."""
+        """Give own leases back; this attempt does not count, earlier ones do."""
         if chunks:
             self._run(lambda transaction: self._chunks.release(transaction, chunks, owner))
 
-    def commit(self, chunk: str, rows: pa.Table) -> bool:
+    def commit(self, chunk: str, rows: pa.Table, owner: Owner) -> bool:
         """Add the rows of a chunk, all or none; false if another run was first."""
         images, detections = stored_rows(self._job, chunk, rows)  # Before others have to wait for the transaction.
+        ids = hash_ids(rows.column("image_id").to_pylist())
 
         def add(transaction: Transaction) -> bool:
-            if not self._chunks.mark_committed(transaction, chunk):
-                return False
+            if not self._chunks.mark_committed(transaction, chunk, ids, owner):
+                found = self._chunks.find(transaction, chunk)
+                return found is not None and found.writer == owner.token
             transaction.insert(self._tables.images, images)
             transaction.insert(self._tables.detections, detections)
             return True
 
         return self._run(add)
 
-    def rewrite(self, chunk: str, rows: pa.Table) -> None:
-        """Put new rows in place of those of the same images, in one step."""
+    def rewrite(self, chunk: str, rows: pa.Table, owner: Owner, *, revision: int) -> bool:
+        """Put new rows in place of those of the same images, in one step, if the chunk is at this revision."""
         images, detections = stored_rows(self._job, chunk, rows)
-        ids = images.column("image_id").to_pylist()
+        ids, writer = images.column("image_id").to_pylist(), f"{owner.token}.{secrets.token_hex(8)}"
 
-        def replace(transaction: Transaction) -> None:
+        def replace(transaction: Transaction) -> bool:
+            if not self._chunks.mark_rewritten(transaction, chunk, revision, writer):
+                found = self._chunks.find(transaction, chunk)
+                return found is not None and found.writer == writer  # It was done, and the answer was lost.
             for some, listed in listed_values(ids):
                 for table in (self._tables.images, self._tables.detections):
                     sql = f"delete from {table} where job = :job and image_id in ({listed})"
                     transaction.execute(sql, job=self._job, **some)
             transaction.insert(self._tables.images, images)
             transaction.insert(self._tables.detections, detections)
+            return True
 
-        self._run(replace)
+        return self._run(replace)
+
+    def stored(self) -> Iterator[StoredChunk]:
+        """All committed chunks; the rows of those of the first format are read for their ids."""
+        sql = f"select chunk, count(*) from {self._tables.images} where job = :job group by chunk"
+
+        def read(transaction: Transaction) -> tuple[list[CommittedChunk], dict[str, int]]:
+            chunks = self._chunks.all(transaction)
+            return chunks, {chunk: int(count) for chunk, count in transaction.execute(sql, job=self._job)}
+
+        chunks, counts = self._run(read)
+        old = {chunk.name for chunk in chunks if chunk.ids is None}
+        computed = self._hash_rows(old) if old else {}
+        for chunk in chunks:
+            ids = chunk.ids or computed.get(chunk.name, hash_ids(()))
+            yield StoredChunk(chunk.name, ids, chunk.revision, counts.get(chunk.name, 0))
+
+    def _hash_rows(self, chunks: set[str]) -> dict[str, str]:
+        hashes = ChunkHashes()
+        for batch in self.rows(("chunk", "image_id")):
+            for chunk, image_id in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if chunk in chunks:
+                    hashes.add(chunk, image_id)
+        return hashes.to_dict()
+
+    def read_chunk(self, chunk: str, columns: Sequence[str]) -> tuple[int, pa.Table]:
+        """The revision of a committed chunk, and some scalar columns of its rows at that revision."""
+        schema = pa.schema([IMAGES.field(name) for name in columns])
+        query = Query(self._tables.images, schema, "job = :job and chunk = :chunk", "image_id")
+
+        def read(transaction: Transaction) -> tuple[int, pa.Table]:
+            before = self._chunks.find(transaction, chunk)
+            rows = transaction.select(query, job=self._job, chunk=chunk)
+            if before != self._chunks.find(transaction, chunk):
+                raise Collision(f"chunk {chunk!r} in {self.location!r} changed while it was read")
+            if before is None:
+                raise StorageError(f"chunk {chunk!r} in {self.location!r} has no rows")
+            return before.revision, rows
+
+        return self._run(read)
 
     def rows(self, columns: Sequence[str], *, status: str | None = None) -> Iterator[pa.RecordBatch]:
         """Some scalar columns of `images` of this job, by image id.
@@ -167,7 +218,19 @@ class DatabaseTarget:
         self._connector.close()
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
-        """Work in a transaction of its own, again if it collides with another."""
+        """Work in a transaction of its own, again if it collides with another or the database is away for a while.
+
+        At first contact that ends the run at once: a URL may be wrong.
+        """
+        found = STORAGE_RETRY.call(
+            lambda: self._try(work),
+            what=f"a transaction in {self.location!r}",
+            passes=lambda error: self._was_reached and isinstance(error, Unreachable),
+        )
+        self._was_reached = True
+        return found
+
+    def _try(self, work: Callable[[Transaction], T]) -> T:
         for tries_left in reversed(range(_TRIES)):
             try:
                 with self._connector.transaction() as transaction:

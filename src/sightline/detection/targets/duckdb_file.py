@@ -16,7 +16,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from sightline.detection.targets.connector import Collision, Query
+from sightline.data.disk import make_directory
+from sightline.detection.targets.atomic_files import may_pass, says_it_may_pass
+from sightline.detection.targets.connector import Collision, Query, Unreachable
 from sightline.errors import ExistsError, SightlineError, StorageError
 from sightline.secrets import redact
 
@@ -80,7 +82,7 @@ class DuckDBFile:
         """Nothing is open between transactions."""
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._file.parent)
         deadline, pause_s = time.monotonic() + self._patience_s, 0.01
         while True:
             try:
@@ -107,7 +109,8 @@ class DuckDBFile:
         except (duckdb.Error, OSError) as error:
             if "not a valid DuckDB" in str(error):
                 raise ExistsError(f"{self.location!r} is not a DuckDB file: choose another name") from None
-            raise StorageError(f"DuckDB refused {self.location!r}: {_line(error)}; check disk and rights") from None
+            kind = Unreachable if may_pass(error) or says_it_may_pass(str(error)) else StorageError
+            raise kind(f"DuckDB refused {self.location!r}: {_line(error)}; check disk and rights") from None
 
 
 class _Transaction:
@@ -115,6 +118,10 @@ class _Transaction:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
+
+    def now(self) -> float:
+        """Of this machine: DuckDB has no other."""
+        return time.time()
 
     def columns(self, name: str) -> set[str] | None:
         """Names are compared as DuckDB does, which ignores case."""

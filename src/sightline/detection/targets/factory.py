@@ -4,12 +4,17 @@ from pathlib import Path
 
 from sightline.data.formats.factory import is_database
 from sightline.data.location import BUCKET_SCHEMES
-from sightline.detection.targets.parquet import ParquetTarget
+from sightline.detection.targets.parquet import JOB, ParquetTarget
 from sightline.detection.targets.target import Target
 from sightline.errors import ConfigError
 from sightline.workspace import Workspace, check_name, is_location
 
 DUCKDB_SUFFIXES = (".duckdb", ".ddb")
+
+_COPIED = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet"}
+"""Of files that DuckDB writes by their suffix."""
+_FILE_SUFFIXES = _COPIED | {".arrow", ".feather", ".pq", ".avro", ".orc", ".xml", ".html", ".xls", ".xlsx", ".yaml"}
+_FILE_SUFFIXES |= {".db", ".sqlite", ".sqlite3", ".sql", ".zip", ".tar", ".gz", ".tgz", ".zst", ".pkl", ".log", ".md"}
 
 
 def open_target(to: str, workspace: Workspace, *, table_prefix: str = "") -> Target:
@@ -26,7 +31,21 @@ def open_target(to: str, workspace: Workspace, *, table_prefix: str = "") -> Tar
     if path.lower().endswith(DUCKDB_SUFFIXES):
         return _duckdb(Path(path).expanduser(), table_prefix)
     place = Path(path).expanduser() if is_location(path) else workspace.detections / check_name(path)
+    _refuse_file(to, place)
     return ParquetTarget(place.absolute())
+
+
+def _refuse_file(to: str, place: Path) -> None:
+    """Detections are a directory; who names a file expects a file."""
+    suffix = place.suffix.lower()
+    if (place / JOB).is_file() or not (suffix in _FILE_SUFFIXES or place.is_file()):
+        return
+    file = f"out{suffix}" if suffix in _COPIED else "out.csv"
+    raise ConfigError(
+        f"--to {to!r} names a file, and detections are not written to one of that kind: give a name, a directory such "
+        "as ./out, a .duckdb file or the URL of a database such as sqlite:///out.sqlite. For a single file, run "
+        f"`sightline query \"copy detections to '{file}'\" --job NAME` afterwards"
+    )
 
 
 def _database(url: str, prefix: str) -> Target:

@@ -1,72 +1,173 @@
-"""A lease in a file: who works on a chunk, and since when nothing was heard of it."""
+"""Leases in files: who works on a chunk, and since when nothing was heard of it.
+
+leases/CHUNK.N      attempt N at a chunk; made if it is absent, and never by two
+leases/run-TOKEN    the sign of life of a run: only the run itself touches it
+
+The holder of a chunk is the owner of its last attempt. Whoever finds that one over makes the next, so of several that
+see the same lease expire one gets the chunk. A lease that is given back is marked, not removed, so that the numbers of
+attempts never begin anew while somebody holds one; all are removed when the chunk is done.
+
+Times are those of the file system, which a network disk takes from its server, never those of this machine.
+"""
 
 import json
 import os
-import platform
 import secrets
-import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
+from sightline.detection.targets.atomic_files import AtomicFiles
 from sightline.detection.targets.target import Owner
+from sightline.process_identity import is_dead, this_host
+
+LEASES = "leases"
+_RUN = "run-"
+_RELEASED = b"released"
+_LONG_GONE_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """What the file says, and the time of the file."""
+class _Lease:
+    """What the file says."""
 
-    token: str
-    host: str
-    pid: int
-    attempts: int
-    heard: float = 0.0
-
-    @classmethod
-    def of(cls, owner: Owner, attempts: int) -> "Lease":
-        """A new one."""
-        return cls(owner.token, owner.host, owner.pid, attempts)
-
-    @classmethod
-    def read(cls, file: Path) -> "Lease | None":
-        """The lease in a file, or None if there is none."""
-        try:
-            heard = file.stat().st_mtime
-            said = json.loads(file.read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        except ValueError:  # Not ours, or torn by a crash of the machine: nobody holds it.
-            return cls("", "", 0, 1, 0.0)
-        return cls(said["token"], said["host"], said["pid"], said["attempts"], heard)
-
-    @staticmethod
-    def unique_name() -> str:
-        """A name for a file that only this process writes: its host and process, for those who tidy up."""
-        return f"{platform.node()}-{os.getpid()}-{secrets.token_hex(8)}"
-
-    def is_over(self, lease_s: float) -> bool:
-        """Whether it has expired, or its owner is known to be dead."""
-        return time.time() - self.heard > lease_s or is_dead(self.host, self.pid)
+    owner: Owner
+    lease_s: float
 
     def to_bytes(self) -> bytes:
-        """As it is written."""
-        said = asdict(self)
-        del said["heard"]
+        said = {"token": self.owner.token, "host": self.owner.host, "pid": self.owner.pid, "lease_s": self.lease_s}
         return json.dumps(said).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> "_Lease | None":
+        """None if it was given back, or torn by a crash of the machine: nobody holds it."""
+        try:
+            said = json.loads(text)
+            return cls(Owner(said["token"], said["host"], said["pid"]), said["lease_s"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class FileLeases:
+    """The leases in a directory."""
+
+    def __init__(self, files: AtomicFiles) -> None:
+        self._files = files
+        self._own: set[Owner] = set()
+
+    def claim(self, chunk: str, owner: Owner, lease_s: float) -> int:
+        """The number of attempts with this one, or 0 if somebody else holds the chunk."""
+        now, lease = self.touch(owner), _Lease(owner, lease_s)
+        attempts, is_own = 1, False
+        for number in count(1):
+            while (text := self._files.read(_name(chunk, number))) is None:
+                if is_own:
+                    return attempts - 1  # The answer to an earlier claim was lost.
+                if self._files.create(_name(chunk, number), lease.to_bytes(), durable=False):
+                    return attempts
+            found = _Lease.from_bytes(text)
+            is_own = found is not None and found.owner.token == owner.token
+            if found and not is_own and not self._is_over(found, now):
+                return 0
+            attempts += not text.startswith(_RELEASED)
+        raise AssertionError("unreachable")
+
+    def touch(self, owner: Owner) -> float:
+        """Give a sign of life; when that was, by the clock of the file system."""
+        self._own.add(owner)
+        name = _run(owner.token)
+        while (touched := self._files.retried("renew leases", lambda: _touch(self._place(name)))) is None:
+            self._files.create(name, _Lease(owner, 0).to_bytes(), durable=False)
+        return touched
+
+    def release(self, chunk: str, owner: Owner) -> None:
+        """Mark the own lease as given back."""
+        for number in count(1):
+            text = self._files.read(_name(chunk, number))
+            if text is None:
+                return
+            found = _Lease.from_bytes(text)
+            if found and found.owner.token == owner.token:
+                place = self._place(_name(chunk, number))
+                self._files.retried("give back a lease", lambda place=place: _mark(place))  # type: ignore[misc]
+
+    def end(self, chunk: str) -> None:
+        """Remove all leases of a chunk that is done, the first one first: whoever looks meanwhile begins anew."""
+        for number in count(1):
+            if not self._files.unlink(_name(chunk, number)):
+                return
+
+    def close(self) -> None:
+        """Remove the signs of life of this process, and of others that are gone."""
+        with suppress(OSError):  # They are in nobody's way.
+            self._remove_runs()
+
+    def _remove_runs(self) -> None:
+        own = [self._place(_run(owner.token)) for owner in self._own]
+        now = max(filter(None, map(_touch, own)), default=0.0)
+        for place in own:
+            place.unlink(missing_ok=True)
+        self._own.clear()
+        for place in (self._files.directory / LEASES).glob(f"{_RUN}*"):
+            found, heard = _Lease.from_bytes(place.read_bytes()), _time(place)
+            is_gone = found is not None and is_dead(found.owner.host, found.owner.pid)
+            if is_gone or now - (heard or now) > _LONG_GONE_S:
+                place.unlink(missing_ok=True)
+
+    def _is_over(self, lease: _Lease, now: float) -> bool:
+        if is_dead(lease.owner.host, lease.owner.pid):
+            return True
+        heard = self._heard(_run(lease.owner.token))
+        return heard is None or now - heard > lease.lease_s
+
+    def _heard(self, name: str) -> float | None:
+        return self._files.retried("read leases", lambda: _time(self._place(name)))
+
+    def _place(self, name: str) -> Path:
+        return self._files.directory / name
+
+
+def _name(chunk: str, number: int) -> str:
+    return f"{LEASES}/{chunk}.{number}"
+
+
+def _run(token: str) -> str:
+    return f"{LEASES}/{_RUN}{token}"
+
+
+def _touch(file: Path) -> float | None:
+    try:
+        os.utime(file)  # Without a time: the file server's, where there is one.
+    except FileNotFoundError:
+        return None
+    return _time(file)
+
+
+def _time(file: Path) -> float | None:
+    """Of an open file: a network disk asks its server when it opens one, and may answer from memory otherwise."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+def _mark(file: Path) -> None:
+    """In place, for a file that is gone must not come back: its chunk is done."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.pwrite(descriptor, _RELEASED, 0)
+    finally:
+        os.close(descriptor)
 
 
 def this_run() -> Owner:
-    """This process, as leases name it."""
-    return Owner(secrets.token_hex(8), platform.node(), os.getpid())
-
-
-def is_dead(host: str, pid: int) -> bool:
-    """Whether a process of this machine has ended; of other machines nothing is known."""
-    if host != platform.node():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    """A run of this process, as leases name it."""
+    return Owner(secrets.token_hex(8), this_host(), os.getpid())

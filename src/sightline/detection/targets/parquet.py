@@ -2,37 +2,45 @@
 
 TARGET/
 job.json                 which job this is; written first, never changed
-images/CHUNK.parquet     the rows of a chunk; opens in DuckDB, pandas, Polars
+images/CHUNK.parquet     the rows of a chunk (`row_file`); opens in DuckDB, pandas, Polars
 plan/NUMBER.arrow        the generations of the plan
-leases/CHUNK             who works on a chunk; its time is that of the last sign of life
+leases/CHUNK.N           who works on a chunk, in attempt N at it (`lease`)
+leases/run-TOKEN         the sign of life of a run
+locks/CHUNK              locked by whoever rewrites the rows of a chunk; empty
 manifest.json            counts, parameters and timings of the last run
+.partial/                files that are being written
 
 Every file appears whole: it is written beside and linked into place, which fails if the name is taken, so the first
-one wins. A name in `images` is a chunk that is done.
+one wins. A name in `images` is a chunk that is done. Only a rewrite puts a file in place of another: under the lock of
+the chunk, and if its rows are at the revision that was read.
 """
 
 import json
 import os
 import re
-import time
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from sightline.data.disk import sync
 from sightline.detection.schema import IMAGES, REJECTED
-from sightline.detection.targets.lease import Lease, is_dead
-from sightline.detection.targets.target import ClassCount, Owner, Summary
+from sightline.detection.targets.atomic_files import PARTIAL, AtomicFiles, says_it_may_pass
+from sightline.detection.targets.file_lock import locked, refuse_useless_locks
+from sightline.detection.targets.lease import LEASES, FileLeases
+from sightline.detection.targets.row_file import RowFile, describe_rows, encode_rows, read_rows
+from sightline.detection.targets.target import ClassCount, Owner, StoredChunk, Summary, rewrite_lease
 from sightline.errors import ConfigError, DamagedError, ExistsError, StorageError
+from sightline.process_identity import unique_name
+from sightline.retry import STORAGE_RETRY
 
 JOB, MANIFEST, IMAGES_FOLDER = "job.json", "manifest.json", "images"
-_PLAN, _LEASES, _PARTIAL = "plan", "leases", ".partial"
-_FOLDERS = (IMAGES_FOLDER, _PLAN, _LEASES, _PARTIAL)
+_PLAN, _LOCKS = "plan", "locks"
+_FOLDERS = (IMAGES_FOLDER, _PLAN, LEASES, _LOCKS, PARTIAL)
 
 
 class ParquetTarget:
@@ -40,6 +48,9 @@ class ParquetTarget:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._files = AtomicFiles(directory)
+        self._leases = FileLeases(self._files)
+        self._has_locks = False
 
     @property
     def location(self) -> str:
@@ -53,15 +64,11 @@ class ParquetTarget:
                 f"{self.location!r} contains a backslash, and DuckDB cannot list such a directory: choose a target and "
                 "a workspace without one"
             )
-        try:
-            if self._holds_something_else():
-                raise ExistsError(f"{self.location!r} exists and holds no detections: take another --to")
-            for folder in _FOLDERS:
-                (self.directory / folder).mkdir(parents=True, exist_ok=True)
-            self._create(Path(JOB), json.dumps(job, indent=2, ensure_ascii=False).encode())
-        except OSError as error:
-            raise StorageError(f"cannot write detections to {self.location!r}: {error}") from error
-        found = read_json(self.directory / JOB)
+        if self._files.retried("write detections", self._holds_something_else):
+            raise ExistsError(f"{self.location!r} exists and holds no detections: take another --to")
+        self._files.make_folders(_FOLDERS)
+        self._files.create(JOB, json.dumps(job, indent=2, ensure_ascii=False).encode())
+        found = self._read_json(JOB) or {}
         if found.get("id") != job["id"]:
             raise ExistsError(
                 f"{self.location!r} holds the detections of another job ({_difference(found, job)}): take another --to"
@@ -75,97 +82,133 @@ class ParquetTarget:
 
     def generation(self, number: int) -> bytes | None:
         """See `Target.generation`."""
-        try:
-            return (self.directory / _PLAN / f"{number:06d}.arrow").read_bytes()
-        except FileNotFoundError:
-            return None
+        return self._files.read(_generation(number), revalidate=True)
 
     def publish(self, number: int, plan: bytes) -> bool:
         """See `Target.publish`."""
-        return self._create(Path(_PLAN) / f"{number:06d}.arrow", plan)
+        return self._files.create(_generation(number), plan)
 
     def committed(self) -> set[str]:
         """See `Target.committed`."""
-        with os.scandir(self.directory / IMAGES_FOLDER) as listing:
-            return {entry.name.removesuffix(".parquet") for entry in listing if entry.name.endswith(".parquet")}
+        names = self._files.retried("list chunks", lambda: os.listdir(self.directory / IMAGES_FOLDER))  # noqa: PTH208
+        return {name.removesuffix(".parquet") for name in names if name.endswith(".parquet")}
 
     def claim(self, chunks: Sequence[str], owner: Owner, *, lease_s: float) -> dict[str, int]:
         """See `Target.claim`."""
         got = {}
         for chunk in chunks:
-            if self._file(chunk).exists():
+            if self._is_committed(chunk):
                 continue
-            attempts = self._claim(chunk, owner, lease_s)
-            if attempts and self._file(chunk).exists():  # Committed, and its lease ended, between the two questions.
-                self.release([chunk], owner)
+            attempts = self._leases.claim(chunk, owner, lease_s)
+            if attempts and self._is_committed(chunk):  # It was, and its leases ended, between the two questions.
+                self._leases.end(chunk)
             elif attempts:
                 got[chunk] = attempts
         return got
 
-    def _claim(self, chunk: str, owner: Owner, lease_s: float) -> int:
-        attempts = 0
-        lease = self._lease(chunk)
-        while not self._create(lease, Lease.of(owner, attempts + 1).to_bytes(), durable=False):
-            found = Lease.read(self.directory / lease)
-            if found is None:
-                continue  # It ended just now.
-            if not found.is_over(lease_s):
-                return 0
-            attempts = max(attempts, found.attempts)
-            # Of several that see an expired lease, one takes it away; all try again, and one gets the new one.
-            self._take_away(lease)
-        return attempts + 1
-
     def renew(self, chunks: Collection[str], owner: Owner, *, lease_s: float) -> None:
-        """See `Target.renew`."""
-        now = time.time()
-        for chunk in chunks:
-            try:
-                os.utime(self.directory / self._lease(chunk), (now, now))
-            except FileNotFoundError:
-                continue  # Committed meanwhile.
+        """See `Target.renew`; a run has one sign of life for all of its leases."""
+        if chunks:
+            self._leases.touch(owner)
 
     def release(self, chunks: Collection[str], owner: Owner) -> None:
         """See `Target.release`."""
         for chunk in chunks:
-            found = Lease.read(self.directory / self._lease(chunk))
-            if found and found.token == owner.token:
-                (self.directory / self._lease(chunk)).unlink(missing_ok=True)
+            self._leases.release(chunk, owner)
 
-    def commit(self, chunk: str, rows: pa.Table) -> bool:
+    def commit(self, chunk: str, rows: pa.Table, owner: Owner) -> bool:
         """See `Target.commit`."""
-        first = self._create(Path(IMAGES_FOLDER) / f"{chunk}.parquet", encode_rows(rows))
-        (self.directory / self._lease(chunk)).unlink(missing_ok=True)
-        return first
+        is_first = self._files.create(_rows(chunk), encode_rows(rows, writer=owner.token))
+        self._leases.end(chunk)
+        return is_first or self._described(chunk).writer == owner.token
 
-    def rewrite(self, chunk: str, rows: pa.Table) -> None:
+    def rewrite(self, chunk: str, rows: pa.Table, owner: Owner, *, revision: int) -> bool:
         """See `Target.rewrite`."""
-        before = pq.read_table(self._file(chunk), schema=IMAGES, partitioning=None)
+        self._refuse_useless_locks()
+        writer = f"{owner.token}.{secrets.token_hex(8)}"
+        lock = self.directory / _LOCKS / chunk
+
+        def swap() -> bool:
+            with locked(lock):
+                return self._swap(chunk, rows, revision, writer)
+
+        is_done = self._files.retried(f"write {_rows(chunk)}", swap)
+        if is_done:
+            self._leases.end(rewrite_lease(chunk))
+        return is_done
+
+    def _swap(self, chunk: str, rows: pa.Table, revision: int, writer: str) -> bool:
+        try:
+            found, before = read_rows(self.directory / _rows(chunk), IMAGES.names)
+        except FileNotFoundError:
+            return False
+        if (found.revision, found.writer) == (revision + 1, writer):
+            return True  # It was done already, and the answer was lost.
+        if found.revision != revision:
+            return False
         others = before.filter(pc.invert(pc.is_in(before.column("image_id"), rows.column("image_id").combine_chunks())))
-        partial = self._write(encode_rows(pa.concat_tables([others, rows])))
-        partial.rename(self._file(chunk))
-        sync(self.directory / IMAGES_FOLDER)
+        table = pa.concat_tables([others, rows.cast(IMAGES)])
+        self._files.replace_now(_rows(chunk), encode_rows(table, revision=revision + 1, writer=writer))
+        return True
+
+    def _refuse_useless_locks(self) -> None:
+        if self._has_locks:
+            return
+        file = self.directory / _LOCKS / f".{unique_name()}"
+        try:
+            self._files.retried("lock a file", lambda: refuse_useless_locks(file))
+        finally:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+        self._has_locks = True
+
+    def stored(self) -> Iterator[StoredChunk]:
+        """See `Target.stored`."""
+        for chunk in sorted(self.committed()):
+            found = self._described(chunk)
+            yield StoredChunk(chunk, found.ids, found.revision, found.num_images)
+
+    def read_chunk(self, chunk: str, columns: Sequence[str]) -> tuple[int, pa.Table]:
+        """See `Target.read_chunk`."""
+        found, table = self._read(chunk, columns)
+        return found.revision, table
 
     def rows(self, columns: Sequence[str], *, status: str | None = None) -> Iterator[pa.RecordBatch]:
         """See `Target.rows`."""
         wanted = list(dict.fromkeys([*columns, *(["status"] if status else [])]))
         for chunk in sorted(self.committed()):
-            try:
-                table = pq.read_table(
-                    self._file(chunk), columns=wanted, schema=IMAGES, use_threads=False, partitioning=None
-                )
-            except (OSError, pa.ArrowException) as error:
-                raise DamagedError(
-                    f"{str(self._file(chunk))!r} cannot be read ({error}): remove it, and run the same command again"
-                ) from None
+            table = self._read(chunk, wanted)[1]
             if status:
                 table = table.filter(pc.equal(table.column("status"), status))
             yield from table.select(list(columns)).to_batches()
+
+    def _read(self, chunk: str, columns: Sequence[str]) -> tuple[RowFile, pa.Table]:
+        file = self.directory / _rows(chunk)
+        return self._files.retried(f"read {_rows(chunk)}", lambda: read_rows(file, columns))
+
+    def _described(self, chunk: str) -> RowFile:
+        file = self.directory / _rows(chunk)
+        return self._files.retried(f"read {_rows(chunk)}", lambda: describe_rows(file))
+
+    def _is_committed(self, chunk: str) -> bool:
+        return self._files.retried(f"find {_rows(chunk)}", (self.directory / _rows(chunk)).exists)
 
     def summary(self) -> Summary:
         """See `Target.summary`."""
         if not self.committed():
             return Summary(0, 0, 0, (), {})
+        try:
+            return STORAGE_RETRY.call(
+                self._summarize,
+                what=f"an attempt to count the rows in {self.location!r}",
+                passes=lambda error: isinstance(error, duckdb.Error) and says_it_may_pass(str(error)),
+            )
+        except duckdb.Error as error:
+            raise StorageError(
+                f"cannot count the rows in {self.location!r}: {error}; mend that, then run the same command again"
+            ) from None
+
+    def _summarize(self) -> Summary:
         with duckdb.connect() as database:
             rows = scan_images(self.directory)
             counts = database.execute(
@@ -184,61 +227,28 @@ class ParquetTarget:
 
     def read_manifest(self) -> dict[str, Any] | None:
         """See `Target.read_manifest`."""
-        return read_json(self.directory / MANIFEST) if (self.directory / MANIFEST).exists() else None
+        return self._read_json(MANIFEST)
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """See `Target.write_manifest`."""
-        text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str)
-        self._write(text.encode()).rename(self.directory / MANIFEST)
+        self._files.replace(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False, default=str).encode())
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        text = self._files.read(name)
+        return None if text is None else _parse_json(text, self.directory / name)
 
     def close(self) -> None:
-        """Remove what killed runs of this machine left half-written."""
-        for place in (self.directory / _PARTIAL).glob("*"):
-            host, pid, _ = place.name.rsplit("-", 2)
-            if is_dead(host, int(pid)):
-                place.unlink(missing_ok=True)
+        """Remove what this run, and killed runs of this machine, left."""
+        self._leases.close()
+        self._files.remove_abandoned()
 
-    def _file(self, chunk: str) -> Path:
-        return self.directory / IMAGES_FOLDER / f"{chunk}.parquet"
 
-    def _lease(self, chunk: str) -> Path:
-        return Path(_LEASES) / chunk
+def _rows(chunk: str) -> str:
+    return f"{IMAGES_FOLDER}/{chunk}.parquet"
 
-    def _create(self, name: Path, content: bytes, *, durable: bool = True) -> bool:
-        """A file that is complete or absent; false if the name is taken."""
-        partial = self._write(content, durable=durable)
-        try:
-            os.link(partial, self.directory / name)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise StorageError(f"cannot write {name} in {self.location!r}: {error}") from error
-        finally:
-            partial.unlink(missing_ok=True)
-        if durable:
-            sync((self.directory / name).parent)
-        return True
 
-    def _write(self, content: bytes, *, durable: bool = True) -> Path:
-        partial = self.directory / _PARTIAL / Lease.unique_name()
-        try:
-            with open(partial, "wb") as file:
-                file.write(content)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise StorageError(f"cannot write detections to {self.location!r}: {error}") from error
-        return partial
-
-    def _take_away(self, lease: Path) -> None:
-        gone = self.directory / _PARTIAL / Lease.unique_name()
-        try:
-            (self.directory / lease).rename(gone)
-        except FileNotFoundError:
-            return  # Another was quicker.
-        gone.unlink(missing_ok=True)
+def _generation(number: int) -> str:
+    return f"{_PLAN}/{number:06d}.arrow"
 
 
 def sql_text(text: str) -> str:
@@ -274,19 +284,19 @@ def _glob_literal(path: str) -> str:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object that was written by us."""
     try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return _parse_json(file.read_bytes(), file)
+    except OSError as error:
+        raise DamagedError(f"{str(file)!r} cannot be read: {error}") from None
+
+
+def _parse_json(text: bytes, file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
         raise DamagedError(f"{str(file)!r} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise DamagedError(f"{str(file)!r} is not what was written")
     return found
-
-
-def encode_rows(rows: pa.Table) -> bytes:
-    """Rows as a Parquet file."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows.cast(IMAGES), sink, compression="zstd", write_statistics=True)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def _difference(found: dict[str, Any], job: dict[str, Any]) -> str:

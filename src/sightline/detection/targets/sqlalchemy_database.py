@@ -1,6 +1,7 @@
 """Any database that SQLAlchemy reaches, for detections: PostgreSQL, SQLite and others."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,8 +10,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from sightline.data.disk import make_directory
 from sightline.data.location import without_secrets
-from sightline.detection.targets.connector import Collision, Query
+from sightline.detection.targets.connector import Collision, Query, Unreachable
 from sightline.errors import ConfigError, ExistsError, MissingExtraError, StorageError
 from sightline.secrets import HIDDEN, looks_secret, redact
 
@@ -20,17 +22,37 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
 _ROWS_AT_ONCE = 5_000
-_LOST_STATES = ("23505", "40001", "40P01", "42710", "42P07", "55P03")
-"""SQLSTATE of transactions that lost against another: key, serialization, deadlock, index, table, lock timeout."""
-_LOST_CODES = (1205, 1213)
-"""The same as error numbers: MySQL's lock wait timeout, which is SQL Server's deadlock, and MySQL's deadlock."""
+_LOST_STATES = ("23505", "40001", "40P01", "42701", "42710", "42P07", "55P03")
+"""SQLSTATE of transactions that lost against another: key, serialization, deadlock, column, index, table, lock timeout.
+"""
+_LOST_CODES = (1060, 1205, 1213)
+"""The same as error numbers: MySQL's column, lock wait timeout (SQL Server's deadlock has that number), deadlock."""
 _LOST_WORDS = re.compile(
-    r"already exists|already an object|already used by an existing|deadlock|lock wait timeout|lock request time out",
+    r"already exists|already an object|already used by an existing|duplicate column|deadlock|lock wait timeout"
+    r"|lock request time out",
     re.IGNORECASE,
 )
 """The same for drivers that give neither."""
 _UNSPECIFIC_STATES = (None, "23000", "HY000")
 """SQLSTATE of drivers that say no more than "integrity" or "general error"."""
+_AWAY_STATES = re.compile("08...|57P0[1-3]|53300")
+"""SQLSTATE of servers that cannot be reached, shut down or start up, or have too many connections."""
+_CLOCKS = {
+    "postgresql": "select extract(epoch from clock_timestamp())",
+    "mysql": "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6",
+    "mariadb": "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6",
+}
+"""How the server's clock is asked, by dialect; SQLite has none of its own."""
+_POSTGRESQL_TIMEOUTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Seconds, and milliseconds: a server that vanished without a word is missed after about a minute."""
+_POSTGRESQL_IDLE_S = 60
+"""After which a server ends a transaction of a client that vanished, whose locks would hold up the next one."""
 _POSTGRESQL_COLUMNS = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"})
 """Every table of PostgreSQL has these already, for its own use."""
 _BUSY_S = 60
@@ -94,7 +116,7 @@ class SQLDatabase:
                 self._url,
                 pool_pre_ping=True,
                 hide_parameters=True,
-                connect_args={"timeout": _BUSY_S} if is_sqlite else {},
+                connect_args=self._connect_args(),
             )
         except NoSuchModuleError:
             raise ConfigError(f"{self.location!r} is of no database that is known here: {self._advice()}") from None
@@ -104,7 +126,16 @@ class SQLDatabase:
             raise ConfigError(f"{self.location!r} needs {error.name!r}: {self._advice()}") from None
         if is_sqlite:
             _prepare_sqlite(engine, self._url)
+        if self._url.get_backend_name() == "postgresql":
+            sa.event.listen(engine, "begin", _limit_idle_time)
         return engine
+
+    def _connect_args(self) -> dict[str, Any]:
+        """What the URL does not say."""
+        if self._url.get_backend_name() == "sqlite":
+            return {"timeout": _BUSY_S}
+        timeouts = _POSTGRESQL_TIMEOUTS if self._url.get_driver_name() in ("psycopg", "psycopg2") else {}
+        return {name: value for name, value in timeouts.items() if name not in self._url.query}
 
     def _advice(self) -> str:
         return "install the SQLAlchemy driver of that database, or write to postgresql://, sqlite:/// or a .duckdb file"
@@ -122,8 +153,9 @@ class SQLDatabase:
                 raise ExistsError(f"{self.location!r} is not a SQLite file: choose another name") from None
             if is_conflict(error):
                 raise Collision(f"{self.location!r} has such a row already, or changed meanwhile: {message}") from None
-            advice = "check the URL, that the server answers, and what its user may do"
-            raise StorageError(f"the database {self.location!r} refused: {message}; {advice}") from None
+            advice = "check the URL, that the server answers, and what its user may do, then run the same command again"
+            kind = Unreachable if is_away(error) else StorageError
+            raise kind(f"the database {self.location!r} refused: {message}; {advice}") from None
 
     def _without_secrets(self, text: str) -> str:
         """The first line of a message; drivers repeat what they were given."""
@@ -172,11 +204,29 @@ def is_conflict(error: "SQLAlchemyError") -> bool:
     return state in _UNSPECIFIC_STATES and said
 
 
+def is_away(error: "SQLAlchemyError") -> bool:
+    """Whether there was no connection, or it was lost: to a server that was reached before, one can be had again."""
+    from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    if error.connection_invalidated or _AWAY_STATES.fullmatch(str(state)):
+        return True
+    if getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_IOERR"):
+        return True
+    return isinstance(error, OperationalError | InterfaceError) and error.statement is None and state is None
+
+
 class _Transaction:
     """What can be done between begin and commit."""
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
+
+    def now(self) -> float:
+        sql = _CLOCKS.get(self._connection.dialect.name)
+        return time.time() if sql is None else float(self.execute(sql)[0][0])
 
     def columns(self, name: str) -> set[str] | None:
         import sqlalchemy as sa
@@ -207,6 +257,8 @@ class _Transaction:
         for batch in rows.to_batches(max_chunksize=_ROWS_AT_ONCE):
             if len(batch):
                 self._connection.execute(statement, batch.to_pylist())
+        if self._connection.dialect.name == "postgresql":
+            _limit_idle_time(self._connection)  # Once more: the way in which many rows are sent stops that clock.
 
     def select(self, query: Query, **values: Any) -> pa.Table:
         import sqlalchemy as sa
@@ -243,6 +295,11 @@ def _parsed(url: str) -> "URL":
     return parsed
 
 
+def _limit_idle_time(connection: "Connection") -> None:
+    """Let the server end this transaction if no more is heard of it."""
+    connection.exec_driver_sql(f"set local idle_in_transaction_session_timeout = '{_POSTGRESQL_IDLE_S}s'")
+
+
 def _prepare_sqlite(engine: "Engine", url: "URL") -> None:
     """Make a file fit for several processes: writers queue from their first statement on, and readers do not block."""
     from sqlite3 import OperationalError
@@ -251,7 +308,7 @@ def _prepare_sqlite(engine: "Engine", url: "URL") -> None:
 
     if not str(url.database).startswith("file:"):
         with suppress(OSError):  # SQLite says what is wrong.
-            Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+            make_directory(Path(str(url.database)).parent)
 
     def on_connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # Python would begin transactions by itself, and too late.

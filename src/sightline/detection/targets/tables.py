@@ -33,8 +33,14 @@ CHUNK_ROWS = pa.schema(
         ("expires", pa.float64()),
         _required("attempts", pa.int32()),
         ("committed", pa.float64()),
+        ("ids", pa.string()),
+        ("revision", pa.int32()),
+        ("writer", pa.string()),
+        ("row_format", pa.int32()),
     ]
 )
+_ADDED = {"ids", "revision", "writer", "row_format"}
+"""Columns that tables of the first format do not have; null for the chunks that are in them."""
 _BY_IMAGE = ("job", "image_id")
 _TABLES: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "images": (IMAGE_ROWS, _BY_IMAGE),
@@ -44,10 +50,10 @@ _TABLES: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "sightline_chunks": (CHUNK_ROWS, ("job", "chunk")),
 }
 """Columns and primary key of every table."""
-_INDEX = "detections_by_image"
+_INDEXES = {"images": ("images_by_chunk", ("job", "chunk")), "detections": ("detections_by_image", _BY_IMAGE)}
 _KEYS = {"id", "job", "image_id", "chunk"}
 """Texts by which rows are found; some databases want them to be short."""
-_MAX_PREFIX_BYTES = 63 - max(len(name) for name in (*_TABLES, _INDEX))
+_MAX_PREFIX_BYTES = 63 - max(len(name) for name in (*_TABLES, *(index for index, _ in _INDEXES.values())))
 """PostgreSQL cuts longer names off in silence."""
 
 
@@ -75,9 +81,12 @@ class Tables:
         """
         for name, (schema, key) in _TABLES.items():
             there = transaction.columns(self._prefix + name)
+            missing = [] if there is None else [column for column in schema.names if column not in there]
             if there is None:
                 self._make(transaction, name, schema, key)
-            elif missing := [column for column in schema.names if column not in there]:
+            elif set(missing) == _ADDED:
+                self._extend(transaction, name, schema)
+            elif missing:
                 raise ExistsError(
                     f"{self._connector.location!r} has a table {self._prefix + name!r} of something else (it has no "
                     f"column {missing[0]!r}): set detect.table_prefix to give ours other names, or use another database"
@@ -92,8 +101,18 @@ class Tables:
         if taken:
             columns = ", ".join(f"{taken.get(column, column)} as {column}" for column in schema.names)
             transaction.execute(f"create view {self._quoted(name)} as select {columns} from {table}")
-        if not key and self._connector.has_index:
-            transaction.execute(f"create index {self._quoted(_INDEX)} on {table} ({', '.join(_BY_IMAGE)})")
+        self._make_index(transaction, name, table)
+
+    def _extend(self, transaction: Transaction, name: str, schema: pa.Schema) -> None:
+        """Bring tables of the first format to this one."""
+        for column in sorted(_ADDED):
+            transaction.execute(f"alter table {self._quoted(name)} add {self._column(schema.field(column), {})}")
+        self._make_index(transaction, "images", self.images)
+
+    def _make_index(self, transaction: Transaction, name: str, table: str) -> None:
+        if name in _INDEXES and self._connector.has_index:
+            index, columns = _INDEXES[name]
+            transaction.execute(f"create index {self._quoted(index)} on {table} ({', '.join(columns)})")
 
     def _column(self, field: pa.Field, taken: dict[str, str]) -> str:
         kind = self._connector.sql_type(field.type, is_key=field.name in _KEYS)

@@ -11,6 +11,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from sightline.errors import DamagedError
+
+ROW_FORMAT = 2
+"""How rows are stored; 1 had no hash of ids, no revision and no checksum."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -18,13 +23,29 @@ class Owner:
 
     Attributes:
         token: Random; no two runs have the same.
-        host: Of the machine.
+        host: Boot, process namespace and start time of the driver's process: where its `pid` means this process only.
         pid: Of the driver's process there.
     """
 
     token: str
     host: str
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """The rows of a committed chunk, as they are now.
+
+    Attributes:
+        ids: The hash of its image ids (`chunk_hash`) that was stored with the rows.
+        revision: 1 as committed, and one more with every rewrite.
+        num_images: Rows that are there.
+    """
+
+    name: str
+    ids: str
+    revision: int
+    num_images: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +107,7 @@ class Target(Protocol):
         """Lease chunks; for those that were got, how often they have been leased with this time.
 
         A chunk is not got if it is committed, or another run's lease of it lasts. A lease ends `lease_s` after it was
-        last renewed, or at once when its owner is known to be dead.
+        last renewed, by the clock of the store, or at once when its owner is known to be dead.
         """
         ...
 
@@ -95,19 +116,35 @@ class Target(Protocol):
         ...
 
     def release(self, chunks: Collection[str], owner: Owner) -> None:
-        """Give own leases back; the attempt does not count."""
+        """Give own leases back; this attempt does not count, earlier ones do."""
         ...
 
-    def commit(self, chunk: str, rows: pa.Table) -> bool:
+    def commit(self, chunk: str, rows: pa.Table, owner: Owner) -> bool:
         """Add the rows of a chunk, all or none, and end its lease; false if another run was first.
+
+        An acknowledgement that was lost is resolved by reading back: rows of this owner were committed.
 
         Args:
             rows: In the columns of `IMAGES`.
         """
         ...
 
-    def rewrite(self, chunk: str, rows: pa.Table) -> None:
-        """Put new rows in place of those of the same images, in one step; other rows of the chunk stay."""
+    def rewrite(self, chunk: str, rows: pa.Table, owner: Owner, *, revision: int) -> bool:
+        """Put new rows in place of those of the same images, in one step; other rows of the chunk stay.
+
+        False, and nothing is changed, if the chunk is not at this revision any more.
+
+        Raises:
+            StorageError: The place has no locks that work, so it cannot be told.
+        """
+        ...
+
+    def stored(self) -> Iterator[StoredChunk]:
+        """All committed chunks."""
+        ...
+
+    def read_chunk(self, chunk: str, columns: Sequence[str]) -> tuple[int, pa.Table]:
+        """The revision of a committed chunk, and some scalar columns of its rows at that revision."""
         ...
 
     def rows(self, columns: Sequence[str], *, status: str | None = None) -> Iterator[pa.RecordBatch]:
@@ -129,3 +166,17 @@ class Target(Protocol):
     def close(self) -> None:
         """End connections."""
         ...
+
+
+def rewrite_lease(chunk: str) -> str:
+    """What is leased by whoever rewrites a committed chunk; rewriting it ends the lease."""
+    return f"{chunk}.again"
+
+
+def refuse_newer(row_format: int, place: str) -> None:
+    """Raise DamagedError if rows are in a format that this version does not know."""
+    if row_format > ROW_FORMAT:
+        raise DamagedError(
+            f"{place!r} has rows of format {row_format}, this Sightline reads 1 to {ROW_FORMAT}: install the version "
+            "of Sightline that wrote them"
+        )

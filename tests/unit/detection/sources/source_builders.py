@@ -48,6 +48,9 @@ class Bucket:
             self._storage.pipe(f"{self.url}/{name}", content)
         return self.url
 
+    def remove(self, name: str) -> None:
+        self._storage.rm(f"{self.url}/{name}")
+
     def clear(self) -> None:
         if self._storage.exists(self.url):
             self._storage.rm(self.url, recursive=True)

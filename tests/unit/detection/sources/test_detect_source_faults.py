@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from source_builders import contents, opened, png, pngs, reason, write_files
 
-from sightline.data.storage import Folder
 from sightline.detection.sources import table_files, tar_members
 from sightline.detection.sources.columns import key_from_json, key_to_json
+from sightline.detection.sources.source_file import SourceFile
 from sightline.detection.sources.sql import _parse, _public
 from sightline.detection.sources.table_files import RowReader, open_table
 from sightline.errors import StorageError
@@ -25,10 +25,10 @@ from sightline.errors import StorageError
 def test_name_that_no_bucket_has_is_one_rejected_image(bucket):
     url = bucket.write(pngs("in/y.png") | {"in/list.txt": b"\xff.png\ny.png\n"})
     odd, good = contents(opened(f"{url}/in/list.txt")).values()
-    assert reason(odd) == ("read", "file not readable")
+    assert reason(odd) == ("path", "file not readable")
     assert good == png()
     [odd] = contents(opened([f"{url}/\udcff.png"])).values()
-    assert reason(odd) == ("read", "file not readable")
+    assert reason(odd) == ("path", "file not readable")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_sparse_file_in_a_tar_is_refused(tmp_path):
         file.write(b"x" * 4096)
     subprocess.run(["tar", "--sparse", "-cf", "a.tar", "s.png"], cwd=tmp_path, check=True)
     [error] = contents(opened(tmp_path / "a.tar")).values()
-    assert reason(error) == ("read", "sparse file in an archive")
+    assert reason(error) == ("path", "sparse file in an archive")
 
 
 def test_tar_member_that_is_too_large(tmp_path):
@@ -121,7 +121,7 @@ def test_tar_member_that_is_too_large(tmp_path):
         file.write(member.tobuf())
         file.truncate(512 + member.size + 1024)
     [error] = contents(opened(tmp_path / "a.tar")).values()
-    assert reason(error) == ("read", "file not readable")
+    assert reason(error) == ("path", "file not readable")
     assert "more than" in str(error)
 
 
@@ -142,7 +142,7 @@ def test_rows_that_are_kept_are_bounded_by_their_bytes(tmp_path, monkeypatch, su
     else:
         feather.write_feather(table, tmp_path / "t.arrow", chunksize=2, compression="uncompressed")
     monkeypatch.setattr(table_files, "_KEPT_BYTES", 500_000)
-    rows = RowReader(Folder.open(tmp_path), ["image"])
+    rows = RowReader(lambda name: SourceFile.at(f"{tmp_path}/{name}"), ["image"])
     for number in [*range(40), *range(39, -1, -1)]:
         assert rows.row(f"t.{suffix}", number // 2, number % 2)["image"] == bytes([number]) * 100_000
         assert sum(batch.nbytes for *_, batch in rows._windows) <= 500_000
@@ -152,5 +152,6 @@ def test_rows_that_are_kept_are_bounded_by_their_bytes(tmp_path, monkeypatch, su
 def test_windows_of_large_images_have_few_rows(tmp_path, name):
     images = [os.urandom(1 << 20) for _ in range(20)]
     pq.write_table(pa.table({name: images}), tmp_path / "t.parquet", use_dictionary=False)
-    batches = open_table(Folder.open(tmp_path), "t.parquet").batches(0, [name], bounded=True)
+    file = SourceFile.at(f"{tmp_path}/t.parquet").reader(patient=False)
+    batches = open_table(file, "t.parquet").batches(0, [name], bounded=True)
     assert max(batch.nbytes for batch in batches) < 10 << 20

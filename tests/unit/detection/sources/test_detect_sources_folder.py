@@ -10,6 +10,7 @@ from source_builders import contents, opened, png, pngs, reason, write_files
 from sightline.config import SourceConfig
 from sightline.data.storage import File, Folder
 from sightline.detection.item import id_of
+from sightline.detection.sources import sorted_names
 from sightline.detection.sources.factory import open_source
 from sightline.detection.sources.folder import FolderSource
 from sightline.detection.sources.glob import GlobSource, has_wildcard, split_pattern
@@ -105,8 +106,8 @@ def test_what_must_not_be_followed_is_listed_and_refused(tmp_path):
     assert {name: reason(error) for name, error in found.items()} == {
         "out.png": ("path", "path leads out of the source"),
         "dangling.png": ("read", "file not found"),
-        "folder.png": ("read", "file not readable"),
-        "pipe.png": ("read", "file not readable"),
+        "folder.png": ("path", "file not readable"),
+        "pipe.png": ("path", "file not readable"),
     }
     versions = {item.ref: item.version for item in source.items()}
     assert versions["inside.png"] == versions["in/real.png"] != ""
@@ -146,6 +147,31 @@ def test_folder_in_a_bucket(bucket):
     assert found == {f"{bucket.url}/in/{name}": data for name, data in files.items()}
     versions = [item.version for item in FolderSource(f"{bucket.url}/in").items()]
     assert [int(version.partition("-")[0]) for version in versions] == [len(data) for data in found.values()]
+
+
+def test_a_large_flat_folder_is_sorted_in_bounded_memory(tmp_path, monkeypatch):
+    """In the same order as a small one; what does not fit is merged from a file without a name."""
+    monkeypatch.setattr(sorted_names, "_RUN_NAMES", 500)
+    monkeypatch.setattr(sorted_names, "_READ_BYTES", 1000)
+    odd = [*ODD_NAMES, "a.png", "a!.png", "a-b.png", os.fsdecode(b"caf\xe9.png"), "caf\ue000.png", "\U0001f600.png"]
+    names = [f"{number * 7919 % 20_000:05}-with-a-long-name-of-some-image.jpg" for number in range(20_000)] + odd
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / "01000-a-folder").mkdir()
+    (tmp_path / "01000-a-folder/x.png").touch()
+    scratch = tmp_path.with_name("scratch")
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    source = FolderSource(str(tmp_path))
+    next(source.items())
+    tracemalloc.start()
+    count = sum(1 for _ in source.items())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == len(names) + 1
+    assert peak < 1_000_000
+    assert [from_ref(item.ref) for item in source.items()] == sorted([*names, "01000-a-folder/x.png"])
+    assert list(scratch.iterdir()) == []
 
 
 def test_many_files_stream(tmp_path):

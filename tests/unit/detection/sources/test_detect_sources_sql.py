@@ -107,9 +107,9 @@ def test_base64_and_cells_without_an_image(tmp_path):
     *good, null, empty, garbage = contents(opened(url, query="select * from photos")).values()
     assert good == [png(), png()]
     assert [reason(bad) for bad in (null, empty, garbage)] == [
-        ("read", "no image"),
-        ("read", "no image"),
-        ("read", "image text is not base64"),
+        ("decode", "no image"),
+        ("decode", "no image"),
+        ("decode", "image text is not base64"),
     ]
 
 
@@ -118,7 +118,7 @@ def test_rows_without_a_key_and_rows_that_are_gone(tmp_path):
     source = opened(url, query="select * from photos", key="id")
     items = list(source.items())
     assert len({item.image_id for item in items}) == 3
-    assert [reason(error) for error in list(contents(source).values())[1:]] == [("read", "no key")] * 2
+    assert [reason(error) for error in list(contents(source).values())[1:]] == [("path", "no key")] * 2
     with closing(sqlite3.connect(tmp_path / "p.db")) as connection, connection:
         connection.execute("delete from photos")
     with pytest.raises(SightlineError, match="row not found"):

@@ -107,7 +107,7 @@ def test_struct_without_bytes_names_a_file(tmp_path):
     file = write(tmp_path / "t.parquet", {"image": pa.array(cells, STRUCT)})
     first, *others = contents(opened(file)).values()
     assert first == png(0)
-    assert [reason(error) for error in others] == [("read", "no image")] * 2
+    assert [reason(error) for error in others] == [("decode", "no image")] * 2
 
 
 def test_cells_without_an_image(tmp_path):
@@ -137,10 +137,30 @@ def test_folder_of_tables(tmp_path):
         list(opened(place).items())
 
 
-def test_same_key_is_listed_again(tmp_path):
-    file = write(tmp_path / "t.parquet", {"image": images(2), "name": ["a", "a"]})
-    one, two = opened(file).items()
-    assert one.image_id == two.image_id
+@pytest.mark.parametrize("settings", [{}, {"key": "name"}])
+def test_two_rows_with_the_same_key_are_refused(tmp_path, settings):
+    """Each image must have a row of results of its own."""
+    file = write(tmp_path / "t.parquet", {"image": images(5), "name": ["a", "b", "c", "b", "d"], "n": range(5)})
+    message = r"have the key 'b' in column 'name': row 1 of 't.parquet' and row 3 of 't.parquet'.*source\.key"
+    with pytest.raises(FormatError, match=message):
+        list(opened(file, **settings).items())
+    assert list(contents(opened(file, key="n")).values()) == images(5)
+    assert contents(opened(file, key="row number")) == {f"{file}#row-{n}": png(n) for n in range(5)}
+
+
+def test_two_tables_with_the_same_key_are_refused(tmp_path):
+    for name in "xy":
+        write(tmp_path / f"{name}.parquet", {"image": images(2), "name": [f"{name}0", "same"]})
+    with pytest.raises(FormatError, match=r"row 1 of 'x.parquet' and row 1 of 'y.parquet'"):
+        list(opened(tmp_path).items())
+
+
+def test_rows_without_a_key_or_with_the_same_path_are_no_mistake(tmp_path):
+    write_files(tmp_path, pngs("a.png"))
+    file = write(tmp_path / "t.parquet", {"image": images(3), "name": ["a", None, ""]})
+    assert len(contents(opened(file))) == 3
+    paths = opened(write(tmp_path / "p.parquet", {"path": ["a.png", "./a.png"]}))
+    assert len({item.image_id for item in paths.items()}) == 1
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES[:2])

@@ -1,20 +1,21 @@
 """What leases do in every database target, whichever database it is."""
 
+import os
 import subprocess
 import sys
-import threading
 from collections import Counter
 
 from database_place import ANN, BEN, HERE, Place, at_once, images, rows_of
 
 from sightline.detection.targets.target import Owner
+from sightline.process_identity import _start
 
 
 def check_leases_keep_others_out(place: Place) -> None:
     ann, ben = place.target(), place.target()
     assert ann.claim(["a", "b"], ANN, lease_s=60) == {"a": 1, "b": 1}
     assert ben.claim(["a", "b", "c"], BEN, lease_s=60) == {"c": 1}
-    assert ann.claim(["a"], ANN, lease_s=60) == {"a": 2}, "one's own lease is not another run's"
+    assert ann.claim(["a"], ANN, lease_s=60) == {"a": 1}, "one's own lease is neither another run's nor a new attempt"
 
 
 def check_leases_expire(place: Place) -> None:
@@ -30,11 +31,17 @@ def check_leases_expire(place: Place) -> None:
 
 def check_leases_of_the_dead_end(place: Place) -> None:
     target = place.target()
-    dead, other_host = Owner("dead", HERE, dead_pid()), Owner("far", "elsewhere", dead_pid())
-    alive, not_ours = Owner("alive", HERE, threading.get_native_id()), Owner("init", HERE, 1)
-    for chunk, owner in (("a", dead), ("b", other_host), ("c", alive), ("d", not_ours)):
+    place_here, start = HERE.rsplit("-", 1)
+    owners = {
+        "dead": Owner("dead", HERE, dead_pid()),
+        "another's id by now": Owner("reused", f"{place_here}-{int(start) - 1}", os.getpid()),
+        "of another machine": Owner("far", "elsewhere-1", dead_pid()),
+        "alive": Owner("alive", HERE, os.getpid()),
+        "alive, and not ours": Owner("init", f"{place_here}-{_start(1)}", 1),
+    }
+    for chunk, owner in owners.items():
         target.claim([chunk], owner, lease_s=60)
-    assert target.claim(["a", "b", "c", "d"], BEN, lease_s=60) == {"a": 2}
+    assert target.claim(list(owners), BEN, lease_s=60) == {"dead": 2, "another's id by now": 2}
 
 
 def check_attempts_count_over_owners(place: Place) -> None:
@@ -64,7 +71,7 @@ def check_claims_race(place: Place) -> None:
 def check_committed_chunks_are_not_leased(place: Place) -> None:
     target = place.target()
     target.claim(["a", "b"], ANN, lease_s=60)
-    assert target.commit("a", images("a", ["1"]))
+    assert target.commit("a", images("a", ["1"]), ANN)
     assert target.claim(["a"], BEN, lease_s=60) == {}
     target.release(["a", "b"], ANN)
     assert target.claim(["a", "b"], BEN, lease_s=60) == {"b": 1}
@@ -76,14 +83,14 @@ def check_chunks_are_leased_again_under_other_names(place: Place) -> None:
     ann, ben = place.target(), place.target()
     chunk, again = "000000-00003", "000000-00003.again"
     ann.claim([chunk], ANN, lease_s=60)
-    ann.commit(chunk, images(chunk, ["1"]))
+    ann.commit(chunk, images(chunk, ["1"]), ANN)
     assert ann.claim([again], ANN, lease_s=60) == {again: 1}
     assert ben.claim([again], BEN, lease_s=60) == {}
     ann.renew([again], ANN, lease_s=0)
     assert ben.claim([chunk, again], BEN, lease_s=60) == {again: 2}, "its lease was not renewed for long"
-    ben.rewrite(chunk, images(chunk, ["1"], version="new"))
+    assert ben.rewrite(chunk, images(chunk, ["1"], version="new"), BEN, revision=1)
     ben.release([again], BEN)
-    assert ann.claim([again], ANN, lease_s=60) == {again: 2}, "it was given back, and only what failed counts"
+    assert ann.claim([again], ANN, lease_s=60) == {again: 1}, "it was done: attempts begin anew"
     ann.release([again], ANN)
     assert ann.committed() == {chunk}
     assert rows_of(ann, "chunk", "version") == [(chunk, "new")]
@@ -95,8 +102,8 @@ def check_attempts_are_never_below_none(place: Place) -> None:
     names = ["a", "b", "c", "b.again", "never claimed"]
     target.claim(names[:-1], ANN, lease_s=0)
     assert target.claim(["c"], BEN, lease_s=60) == {"c": 2}
-    target.commit("b", images("b", ["1"]))
-    target.commit("unclaimed", images("unclaimed", ["2"]))
+    target.commit("b", images("b", ["1"]), ANN)
+    target.commit("unclaimed", images("unclaimed", ["2"]), ANN)
     for owner in (BEN, ANN, ANN, BEN, ANN):
         target.release([*names, "unclaimed"], owner)
     left = dict(place.sql("select chunk, attempts from sightline_chunks"))

@@ -4,7 +4,6 @@ Run as a program it is such a process: `database_place.py commit PLACE NAME COUN
 """
 
 import contextlib
-import platform
 import subprocess
 import sys
 import threading
@@ -20,10 +19,11 @@ from sightline.detection.targets.database import DatabaseTarget
 from sightline.detection.targets.duckdb_file import DuckDBFile
 from sightline.detection.targets.sqlalchemy_database import SQLDatabase
 from sightline.detection.targets.target import Owner
+from sightline.process_identity import this_host
 
 T = TypeVar("T")
 
-HERE = platform.node()
+HERE = this_host()
 ANN, BEN = Owner("ann", "elsewhere", 1), Owner("ben", "elsewhere", 2)
 HOSTILE = 'it\'s "quoted"; drop table images; -- :job %s %(x)s $1 {y} \\ \\:z\nnew line ☃ 𝄞'
 HOSTILE_PREFIX = "a\"b';:job %s$1\\:\n☃ {x}"
@@ -97,7 +97,7 @@ def main(verb: str, name: str, prefix: str, count: int) -> None:
         chunk = f"{prefix}{number}"
         owner = Owner(prefix, HERE, 0)
         assert target.claim([chunk], owner, lease_s=60) == {chunk: 1}
-        assert target.commit(chunk, images(chunk, [f"{chunk}-{image}" for image in range(100)], boxes=3))
+        assert target.commit(chunk, images(chunk, [f"{chunk}-{image}" for image in range(100)], boxes=3), owner)
         sys.stdout.write("done\n")
         sys.stdout.flush()
         number += 1

@@ -46,14 +46,14 @@ HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush
 def test_duckdb_is_open_to_readers_between_commits(file: Path) -> None:
     target = DatabaseTarget(DuckDBFile(file))
     target.open({"id": "one"})
-    target.commit("a", images("a", ["1"]))
+    target.commit("a", images("a", ["1"]), ANN)
     rows_of(target, "image_id")
     with pytest.raises(StorageError):
-        target.commit("b", images("b", ["1"]))
+        target.commit("b", images("b", ["1"]), ANN)
     subprocess.run([sys.executable, "-c", READ, str(file)], check=True, capture_output=True)
     with duckdb.connect(str(file), read_only=True) as reader:
         assert reader.execute("select image_id from images").fetchall() == [("1",)]
-    assert target.commit("c", images("c", ["2"]))
+    assert target.commit("c", images("c", ["2"]), ANN)
     assert list(file.parent.iterdir()) == [file], "no write-ahead log stays behind"
 
 
@@ -76,7 +76,7 @@ def test_duckdb_waits_for_others(file: Path) -> None:
             holder.stdin.flush()
             return True
 
-        assert at_once(lambda: target.commit("a", images("a", ["1"])), let_go) == [True, True]
+        assert at_once(lambda: target.commit("a", images("a", ["1"]), ANN), let_go) == [True, True]
 
 
 def test_duckdb_waits_for_a_reader_of_the_same_process(file: Path) -> None:
@@ -86,7 +86,7 @@ def test_duckdb_waits_for_a_reader_of_the_same_process(file: Path) -> None:
     with pytest.raises(StorageError, match="in use"):
         DatabaseTarget(DuckDBFile(file, patience_s=0.1)).open({"id": "one"})
     reader.close()
-    assert target.commit("a", images("a", ["1"]))
+    assert target.commit("a", images("a", ["1"]), ANN)
 
 
 def test_threads_renew_while_others_commit(place: Place) -> None:
@@ -100,7 +100,7 @@ def test_threads_renew_while_others_commit(place: Place) -> None:
         return True
 
     def commit() -> bool:
-        return all(target.commit(chunk, images(chunk, [chunk])) for chunk in chunks)
+        return all(target.commit(chunk, images(chunk, [chunk]), ANN) for chunk in chunks)
 
     assert at_once(renew, commit, renew) == [True, True, True]
     assert target.committed() == set(chunks)
