@@ -28,6 +28,7 @@ def ended_pid() -> int:
         ("", False, False),
         ("unknown-0", False, False),
     ],
+    ids=["here", "used again", "elsewhere", "a host name", "nothing", "unknown"],
 )
 def test_who_is_dead(host: str, alive: bool, ended: bool) -> None:
     assert is_dead(host, os.getpid()) == alive
