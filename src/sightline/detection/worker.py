@@ -72,7 +72,7 @@ class Worker:
     """Looks at chunks.
 
     Attributes:
-        done: Images and tiles so far, for those who watch whether it gets on.
+        done: Images, tiles and repeated attempts so far, for those who watch whether it gets on.
     """
 
     predictor: Predictor
@@ -153,6 +153,7 @@ class Worker:
             ) from None
 
     def _may_pass(self, error: BaseException) -> bool:
+        self.done += 1  # Whoever waits for the source does not hang.
         return isinstance(error, SourceError | MemoryError) and not self.closed
 
     def _fit(self, data: bytes) -> _Prepared:
