@@ -117,6 +117,13 @@ def restarted() -> Iterator[PostgresServer]:
     server.remove()
 
 
+@pytest.fixture
+def proxy(restarted: PostgresServer) -> Iterator[CutProxy]:
+    found = CutProxy(restarted)
+    yield found
+    found.close()
+
+
 def opened(url: str, job: str) -> DatabaseTarget:
     target = DatabaseTarget(SQLDatabase(url))
     target.open({"id": job})
@@ -177,13 +184,14 @@ def test_chunks_are_committed_once_while_the_server_restarts(restarted: Postgres
 
 
 @pytest.mark.parametrize("lost", ["answer", "request", "unnoticed"])
-def test_an_acknowledgement_that_is_lost(restarted: PostgresServer, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_that_is_lost(
+    restarted: PostgresServer, proxy: CutProxy, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection is cut after the server has committed, or just before: the client cannot tell.
 
     Where the server does not notice, it holds the locks of the transaction until it ends it by itself.
     """
     monkeypatch.setattr(sqlalchemy_database, "_POSTGRESQL_IDLE_S", 1)
-    proxy = CutProxy(restarted)
     target = opened(restarted.url(proxy.directory), f"lost {lost}")
 
     def cut(operation: Callable[[], Any]) -> Any:
@@ -204,7 +212,6 @@ def test_an_acknowledgement_that_is_lost(restarted: PostgresServer, lost: str, m
     assert len(boxes_of(target, "label")) == 6
     assert [chunk.revision for chunk in target.stored()] == [2, 1]
     target.close()
-    proxy.close()
 
 
 def test_a_server_that_was_never_reached_is_told_at_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

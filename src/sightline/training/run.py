@@ -12,6 +12,7 @@ import torch
 from sightline.cluster.address import find_cluster
 from sightline.config import Config
 from sightline.data.dataset import Dataset
+from sightline.data.disk import make_directory
 from sightline.errors import ConfigError
 from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
@@ -171,7 +172,7 @@ def _standing(directory: Path) -> Progress:
 def _alone_in(directory: Path) -> Iterator[None]:
     """Hold the run against a second command; the lock goes with the process, however that ends."""
     with writing_to(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         lock = open(directory / LOCK, "w")  # noqa: SIM115
     with lock:
         try:

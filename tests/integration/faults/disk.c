@@ -21,10 +21,11 @@
 
 static int calls, listed;
 
-static int fails(const char *operation, const char *path) {
+/* Whether the operation on this path is the one that fails; what it says of how often and how. */
+static int is_meant(const char *operation, const char *path, int *number, int *skip, int *count) {
   const char *control = getenv("SIGHTLINE_TEST_DISK");
   char text[4096] = "", wanted[64], below[4096];
-  int number, skip, count, before = errno;
+  int before = errno;
   int file = control ? NEXT(open)(control, O_RDONLY | O_CLOEXEC) : -1;
   if (file < 0) {
     errno = before;
@@ -33,8 +34,13 @@ static int fails(const char *operation, const char *path) {
   ssize_t length = NEXT(read)(file, text, sizeof text - 1);
   NEXT(close)(file);
   errno = before;
-  if (length <= 0 || sscanf(text, "%63s %d %d %d %4095[^\n]", wanted, &number, &skip, &count, below) != 5) return 0;
-  if (strcmp(operation, wanted) || strncmp(path, below, strlen(below))) return 0;
+  if (length <= 0 || sscanf(text, "%63s %d %d %d %4095[^\n]", wanted, number, skip, count, below) != 5) return 0;
+  return !strcmp(operation, wanted) && !strncmp(path, below, strlen(below));
+}
+
+static int fails(const char *operation, const char *path) {
+  int number, skip, count;
+  if (!is_meant(operation, path, &number, &skip, &count)) return 0;
   int call = __sync_fetch_and_add(&calls, 1);
   if (call < skip || call >= skip + count) return 0;
   errno = number;
@@ -73,7 +79,8 @@ int utimensat(int directory, const char *path, const struct timespec times[2], i
 }
 
 DIR *opendir(const char *path) {
-  listed = 1;
+  int number, skip, count;
+  if (is_meant("open", path, &number, &skip, &count)) listed = 1;
   return NEXT(opendir)(path);
 }
 

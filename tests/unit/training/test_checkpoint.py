@@ -44,6 +44,18 @@ def test_a_checkpoint_of_a_later_version_is_refused_and_stays(tmp_path: Path, mo
             read()
 
 
+def test_the_directory_of_the_first_one_lies_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, real = [], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    CheckpointDirectory(tmp_path / "run" / "checkpoints").save(checkpoint(1))
+    assert {tmp_path, tmp_path / "run", tmp_path / "run" / "checkpoints"} <= set(synced)
+
+
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     directory = CheckpointDirectory(tmp_path, keep=2)
     for step in range(1, 6):

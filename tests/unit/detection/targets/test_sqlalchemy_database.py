@@ -9,7 +9,7 @@ from sqlalchemy.dialects import mssql, mysql, oracle, postgresql, sqlite
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.schema import CreateTable
 
-from sightline.detection.targets.connector import Collision
+from sightline.detection.targets.connector import Collision, Unreachable
 from sightline.detection.targets.sqlalchemy_database import SQLDatabase, column_type, is_conflict
 from sightline.detection.targets.tables import IMAGE_ROWS
 from sightline.errors import StorageError
@@ -85,6 +85,23 @@ FAILURES = {
 }
 
 
+AWAY = {
+    "psycopg, shutdown": (OperationalError, DriverError("terminating connection", sqlstate="57P01"), "insert"),
+    "psycopg, starting": (OperationalError, DriverError("is starting up", sqlstate="57P03"), None),
+    "psycopg, refused": (OperationalError, DriverError("Connection refused", sqlstate=None), None),
+    "psycopg, reset": (OperationalError, DriverError("connection failure", sqlstate="08006"), "select"),
+    "pymysql, refused": (OperationalError, DriverError(2003, "Can't connect to MySQL server"), None),
+    "sqlite, disk": (OperationalError, DriverError("disk I/O error", sqlite_errorname="SQLITE_IOERR_WRITE"), "insert"),
+}
+
+
+@pytest.mark.parametrize("name", AWAY)
+def test_a_database_that_is_away_may_come_back(name: str, tmp_path: Path) -> None:
+    kind, cause, statement = AWAY[name]
+    with pytest.raises(Unreachable), SQLDatabase(f"sqlite:///{tmp_path}/x.db")._explained():
+        raise kind(statement, {}, cause)
+
+
 @pytest.mark.parametrize("name", CONFLICTS)
 def test_a_lost_transaction_is_tried_again(name: str, tmp_path: Path) -> None:
     kind, cause = CONFLICTS[name]
@@ -101,4 +118,4 @@ def test_other_failures_are_not_tried_again(name: str, tmp_path: Path) -> None:
     assert not is_conflict(error)
     with pytest.raises(StorageError) as caught, SQLDatabase(f"sqlite:///{tmp_path}/x.db")._explained():
         raise error
-    assert not isinstance(caught.value, Collision)
+    assert not isinstance(caught.value, Collision | Unreachable)
