@@ -58,7 +58,8 @@ class ParquetPlace:
 
     def leased(self) -> list[str]:
         """See `Place.leased`."""
-        return [file.name for file in (self._directory / "leases").glob("*")]
+        leases = (file for file in (self._directory / "leases").glob("*") if not file.name.startswith("run-"))
+        return [file.name for file in leases if not file.read_bytes().startswith(b"released")]
 
 
 class DuckDBPlace:
