@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,8 +58,12 @@ class ParquetPlace:
 
     def leased(self) -> list[str]:
         """See `Place.leased`."""
-        leases = (file for file in (self._directory / "leases").glob("*") if not file.name.startswith("run-"))
-        return [file.name for file in leases if not file.read_bytes().startswith(b"released")]
+        held = set()
+        for file in (self._directory / "leases").glob("[0-9]*"):
+            with suppress(FileNotFoundError):  # Its chunk was committed just now.
+                if not file.read_bytes().startswith(b"released"):
+                    held.add(file.name.rpartition(".")[0])
+        return sorted(held)
 
 
 class DuckDBPlace:
