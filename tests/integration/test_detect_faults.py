@@ -150,8 +150,7 @@ def test_sigterm(place: Path) -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
-    leases = (place / "ws" / "detections" / "stopped" / "leases").iterdir()
-    assert all(lease.read_bytes().startswith(b"released") for lease in leases)
+    assert not list((place / "ws" / "detections" / "stopped" / "leases").iterdir())
 
 
 def test_an_image_that_hangs(place: Path, poison: Path, expected: dict[str, Any]) -> None:

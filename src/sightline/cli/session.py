@@ -38,8 +38,8 @@ TrackingUri = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
-_WORKER_THREADS = ("sightline-detect", "sightline-decode", "sightline-network")
-"""What the names of the threads of `detection/pool.py` and `detection/worker.py` begin with."""
+_WORKER_THREADS = ("sightline-detect", "sightline-decode", "sightline-network", "sightline-versions")
+"""What the names of the threads of `detection/pool.py`, `detection/worker.py` and `detection/sources` begin with."""
 
 
 @dataclass

@@ -115,7 +115,7 @@ def _remove_abandoned(final: Path) -> None:
     A run that ended between its two renames left the old dataset under another name: it goes back, whoever that was. If
     it is only just between them, its second rename fails, and nothing is lost.
     """
-    ours = re.compile(rf"\.{re.escape(final.name)}\.([0-9a-f-]+)(\.old)?\.tmp")
+    ours = re.compile(rf"\.{re.escape(final.name)}\.([\w-]+)(\.old)?\.tmp")
     for directory in sorted(final.parent.iterdir()):
         found = ours.fullmatch(directory.name)
         if found and found[2] and (directory / MANIFEST).exists() and not final.exists():

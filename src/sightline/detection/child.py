@@ -67,7 +67,10 @@ class Child:
         process = self._process
         if self._busy and process:
             limit_s = self._stall_s if process.heard else max(self._stall_s, START_S)
-            if self._timer.wait(process.heard, waited_s) > limit_s:
+            quiet_s = self._timer.wait(process.heard, waited_s)
+            if quiet_s > limit_s + _END_S:
+                raise WorkerError(f"a process got nowhere for {limit_s:g} s and cannot be ended: a disk hangs, perhaps")
+            if quiet_s > limit_s:
                 process.end(f"it got nowhere for {limit_s:g} s")
 
     def _run(self, task: Task) -> None:
@@ -88,6 +91,7 @@ class Child:
             if self._process.is_alive():
                 return self._process
             self._process.close()
+            self._process = None
         try:
             process = self._process = _Process()
         except OSError as error:

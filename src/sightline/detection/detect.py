@@ -18,6 +18,7 @@ from sightline.detection.pool import Died, Done, InProcess, Pool, Task
 from sightline.detection.rows import ModelName
 from sightline.detection.runner import Counts, Runner, Stopped, Watcher
 from sightline.detection.setup import Engine, Setup, pack
+from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.target import Summary, Target
 from sightline.detection.tiles import Tiling
 from sightline.detection.worker import Look
@@ -152,7 +153,7 @@ def run_job(
     Raises:
         Stopped: Somebody asked for it; the same job goes on later.
     """
-    began, started, counts = time.monotonic(), datetime.now(UTC), Counts()
+    began, started, counts, owner = time.monotonic(), datetime.now(UTC), Counts(), this_run()
     target.open({**prepared.job.describe(), "created": f"{started:%Y-%m-%dT%H:%M:%SZ}"})
 
     def result() -> DetectResult:
@@ -162,7 +163,8 @@ def run_job(
     def look(planner: Planner, pool: Pool, apart: Callable[[], Pool] | None) -> None:
         with closing(planner.known):
             lease_s, model = prepared.config.lease_s, prepared.setup.model
-            Runner(target, planner, pool, model, counts, lease_s=lease_s, watcher=watcher, apart=apart).run()
+            given: dict[str, Any] = {"lease_s": lease_s, "watcher": watcher, "apart": apart, "owner": owner}
+            Runner(target, planner, pool, model, counts, **given).run()
         target.write_manifest(manifest_of(result(), prepared, started))
 
     retry: Retry = "rejected" if retry_rejected else "unread"

@@ -38,10 +38,13 @@ class Leases:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
-        self._thread.join()
-        # What no worker could finish counts as an attempt: the next run tries these images apart.
-        if kind is None or not issubclass(kind, WorkerError):
+        self._thread.join(_END_S)  # A target that does not answer is not waited for.
+        if kind is None:
             self._target.release(self._held, self._owner)
+        # What no worker could finish counts as an attempt: the next run tries these images apart.
+        elif not issubclass(kind, WorkerError):
+            with suppress(SightlineError):  # It would hide what has ended the run.
+                self._target.release(self._held, self._owner)
 
     def take(self, chunk: Chunk) -> Leased | None:
         """Lease a chunk, unless it is done or another run's."""
@@ -78,6 +81,7 @@ class Listing:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._generations: list[Generation] = []
+        self._num_images = 0
         self._error: BaseException | None = None
         self.ended = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="sightline-listing")
@@ -93,7 +97,7 @@ class Listing:
     @property
     def num_images(self) -> int:
         """In the plan so far."""
-        return sum(generation.num_images for generation in self._generations)
+        return self._num_images
 
     def get(self, number: int) -> Generation | None:
         """A generation, if it is there yet.
@@ -109,6 +113,7 @@ class Listing:
         try:
             for generation in self._planner.generations():
                 self._generations.append(generation)
+                self._num_images += generation.num_images
         except BaseException as error:  # In a thread: whoever asks for generations decides.
             self._error = error
         self.ended = True

@@ -50,9 +50,9 @@ class Known:
             "insert or replace into known values (?, ?, ?, ?, 0)", zip(ids, versions, chunks, again, strict=True)
         )
 
-    def chunks_to_retry(self) -> list[str]:
+    def chunks_to_retry(self) -> set[str]:
         """Chunks with images that are to be looked at again though they have not changed."""
-        return [chunk for (chunk,) in self._db.execute("select distinct chunk from known where retry")]
+        return {chunk for (chunk,) in self._db.execute("select distinct chunk from known where retry")}
 
     def is_new(self, item: Item) -> bool:
         """Whether no generation has the image; from now on one has. One that is to be done again is noted."""

@@ -7,6 +7,7 @@ elsewhere, only the manifest that says where. (Earlier versions had one for all 
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sightline.detection.schema import BOX, DETECTIONS, IMAGES
 from sightline.detection.targets.factory import DUCKDB_SUFFIXES
 from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, scan_images, sql_text
 from sightline.detection.trust import is_trusted, trust
-from sightline.errors import ConfigError, NotFoundError
+from sightline.errors import ConfigError, DamagedError, NotFoundError
 from sightline.workspace import Workspace
 
 _SCALARS = [field.name for field in IMAGES if field.name != "boxes"]
@@ -59,9 +60,11 @@ def list_jobs(workspace: Workspace) -> list[PastJob]:
 
 def name_elsewhere(workspace: Workspace, job: Job, target: str, *, prefix: str) -> str:
     """What a job is called whose rows are not in the workspace: as before, else by the job and its target."""
-    for known in list_jobs(workspace):
-        if (known.id, known.target, known.prefix) == (job.id, target, prefix):
-            return known.name
+    for place in sorted(workspace.detections.iterdir()) if workspace.detections.is_dir() else []:
+        with suppress(DamagedError):  # Of another job, perhaps.
+            for known in _read(place):
+                if (known.id, known.target, known.prefix) == (job.id, target, prefix):
+                    return known.name
     return _free_name(workspace, job.usual_name, target, prefix)
 
 

@@ -72,12 +72,8 @@ class Generation:
     """
 
     number: int
+    num_images: int
     hashes: tuple[str, ...]
-
-    @property
-    def num_images(self) -> int:
-        """In all chunks."""
-        return sum(map(count_of, self.hashes))
 
     def chunks(self) -> dict[str, str]:
         """The hash of every chunk by its name."""
@@ -143,7 +139,10 @@ class Planner:
             yield Chunk(name, items, again=True)
 
     def left_to_do(self, chunk: Chunk) -> Chunk:
-        """A chunk that is looked at again, without the images that another run has seen to since this one began."""
+        """A chunk that is looked at again, without what another run has looked at again since this one began.
+
+        If its rows were rewritten since, only images that have changed are left; others are for the next run.
+        """
         revision, rows = self._target.read_chunk(chunk.name, ["image_id", "version"])
         versions = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
         untouched = self._revisions.get(chunk.name) == revision
@@ -157,10 +156,13 @@ class Planner:
             DamagedError: They differ.
         """
         planned = {name: found for generation in self._generations for name, found in generation.chunks().items()}
+        later: dict[int, dict[str, str]] = {}
         for stored in self._target.stored():
             expected = planned.pop(stored.name, None)
-            if expected is None:
-                expected = self._planned_since(stored.name)
+            if expected is None and (number := self._number_since(stored.name)) is not None:
+                if number not in later:
+                    later[number] = self._chunks_of(number)
+                expected = later[number].get(stored.name)
             if stored.ids != expected or stored.num_images != count_of(expected):
                 raise self._mismatch(stored.name)
         if planned:
@@ -169,13 +171,15 @@ class Planner:
                 f"{min(planned)!r}, although all were committed: somebody removed them; run the same command again"
             )
 
-    def _planned_since(self, name: str) -> str | None:
-        """The hash of a chunk that another run has added to the plan, and committed, since this one listed."""
+    def _number_since(self, name: str) -> int | None:
+        """The generation of a chunk, if another run may have added it to the plan since this one listed."""
         number, _, ordinal = name.partition("-")
-        if not (number.isdigit() and ordinal.isdigit() and int(number) >= len(self._generations)):
-            return None
-        plan = self._target.generation(int(number))
-        return Generation(int(number), _decode(plan, self._target, int(number))[1]).chunks().get(name) if plan else None
+        is_later = number.isdigit() and ordinal.isdigit() and int(number) >= len(self._generations)
+        return int(number) if is_later else None
+
+    def _chunks_of(self, number: int) -> dict[str, str]:
+        plan = self._target.generation(number)
+        return Generation(number, 0, _decode(plan, self._target, number)[1]).chunks() if plan else {}
 
     def _mismatch(self, name: str) -> DamagedError:
         return DamagedError(
@@ -186,15 +190,15 @@ class Planner:
 
     def _note_committed(self) -> dict[str, str]:
         """What was seen of each image when it was looked at; gives the hash of the ids of each chunk's rows."""
-        hashes = ChunkHashes()
+        whole, hashes = self._target.committed(), ChunkHashes()
         for batch in self._target.rows(["image_id", "version", "chunk", "status", "stage"]):
             self.known.add_committed(batch, retry=self._retry)
             for chunk, image_id in zip(batch["chunk"].to_pylist(), batch["image_id"].to_pylist(), strict=True):
                 hashes.add(chunk, image_id)
-        self._revisions = {
-            chunk: self._target.read_chunk(chunk, ["image_id"])[0] for chunk in self.known.chunks_to_retry()
-        }
-        return hashes.to_dict()
+        if retried := self.known.chunks_to_retry():
+            self._revisions = {chunk.name: chunk.revision for chunk in self._target.stored() if chunk.name in retried}
+        # Of a chunk that another run commits at this moment only some rows may have been seen.
+        return {chunk: found for chunk, found in hashes.to_dict().items() if chunk in whole}
 
     def _publish(self, fresh: list[Item]) -> Iterator[Generation]:
         """Publish some images that are new; of those that another run has published meanwhile, none is left."""
@@ -215,7 +219,7 @@ class Planner:
         return self._count(hashes)
 
     def _count(self, hashes: tuple[str, ...]) -> Generation:
-        found = Generation(len(self._generations), hashes)
+        found = Generation(len(self._generations), sum(map(count_of, hashes)), hashes)
         self._generations.append(found)
         self._planned += found.num_images
         return found
@@ -265,11 +269,15 @@ def _published(target: Target, number: int) -> bytes:
     def read() -> bytes:
         plan = target.generation(number)
         if plan is None:
-            raise StorageError(f"{target.location!r} does not show part {number} of its plan, which was published")
+            raise _NotShown(f"{target.location!r} does not show part {number} of its plan, which was published")
         return plan
 
     what = f"reading the plan in {target.location}"
-    return STORAGE_RETRY.call(read, what=what, passes=lambda error: isinstance(error, StorageError))
+    return STORAGE_RETRY.call(read, what=what, passes=lambda error: isinstance(error, _NotShown))
+
+
+class _NotShown(StorageError):
+    """A file that another machine has written is not to be seen here yet."""
 
 
 def _decode(plan: bytes, target: Target, number: int) -> tuple[pa.Table, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from sightline.detection.pool import Died, Done, Pool, Task
 from sightline.detection.rows import ModelName, rejected_rows
 from sightline.detection.schema import REJECTED, UNREAD
 from sightline.detection.targets.lease import this_run
-from sightline.detection.targets.target import Target
+from sightline.detection.targets.target import Owner, Target
 from sightline.errors import ImageError
 
 ATTEMPTS = 3
@@ -86,6 +86,10 @@ class _Seen:
     def is_unread(self) -> bool:
         return self.status == REJECTED and self.stage == UNREAD
 
+    def replaces(self, other: "_Seen") -> bool:
+        """Whether it says something new; that an image cannot be read now is nothing against what was found in it."""
+        return self != other and (other.is_unread or not self.is_unread)
+
 
 def _read_seen(target: Target, chunk: str) -> tuple[int, dict[str, _Seen]]:
     """The revision of a chunk, and what was seen of its images."""
@@ -124,6 +128,7 @@ class Runner:
 
     Args:
         counts: What has been done so far, which goes on here.
+        owner: Whose leases and rows these are; default: a run of its own.
         apart: Makes workers for chunks that a run died over before, where a worker can take the run with it.
     """
 
@@ -138,13 +143,14 @@ class Runner:
         lease_s: float,
         watcher: Watcher,
         apart: Callable[[], Pool] | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self._target, self._planner, self._pool, self._model = target, planner, pool, model
         self._lease_s, self._watcher = lease_s, watcher
         self._make_apart, self._apart = apart, None if apart else pool
         self._open: dict[str, _Open] = {}
         self._parts: deque[Task] = deque()
-        self._began, self._owner = monotonic(), this_run()
+        self._began, self._owner = monotonic(), owner or this_run()
         self.counts = counts
 
     def run(self) -> None:
@@ -271,7 +277,7 @@ class Runner:
             else:
                 wanted = [key for key, seen in found.items() if seen == before.get(key)]
             own = rows.filter(pc.is_in(rows.column("image_id"), pa.array(wanted, pa.string())))
-            news = own.filter(pa.array([seen != found[key] for key, seen in _seen(own).items()], pa.bool_()))
+            news = own.filter(pa.array([seen.replaces(found[key]) for key, seen in _seen(own).items()], pa.bool_()))
             if not news.num_rows or self._target.rewrite(chunk, news, self._owner, revision=revision):
                 return own
 

@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -212,6 +212,20 @@ def test_chunks_that_another_run_has_planned_and_committed_since(target: Parquet
     plan(target, names(40))
     commit_all(target)
     planner.reconcile()
+
+
+def test_a_chunk_that_is_committed_while_rows_are_read(target: ParquetTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database gives its rows in pages, so that only some of such a chunk may be seen."""
+    plan(target, names(16))
+    read_rows = ParquetTarget.rows
+
+    def rows(self: ParquetTarget, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        commit_all(target)
+        for batch in read_rows(self, columns):
+            yield batch.slice(0, 3)
+
+    monkeypatch.setattr(ParquetTarget, "rows", rows)
+    plan(target, names(16))
 
 
 @pytest.mark.parametrize("place", [40, -200, -1])

@@ -18,7 +18,7 @@ from sightline.detection.runner import Counts, Progress, Runner, Stopped, Watche
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
-from sightline.errors import ImageError, WorkerError
+from sightline.errors import ImageError, StorageError, WorkerError
 from sightline.process_identity import this_host
 
 
@@ -101,11 +101,7 @@ def test_stopping_gives_leases_back(tmp_path: Path) -> None:
     watcher = Watcher(on_progress=told.append, should_stop=lambda: bool(told) and told[-1].new > 50)
     with pytest.raises(Stopped):
         run(tmp_path, names(500), FakePool(), watcher)
-    held = {place.name.rpartition(".")[0] for place in (tmp_path / "leases").glob("*.1")}
-    assert held
-    other = Owner("other", "elsewhere", 1)
-    assert opened(tmp_path).claim(sorted(held), other, lease_s=3600) == dict.fromkeys(held, 1)
-    opened(tmp_path).release(held, other)
+    assert not list((tmp_path / "leases").iterdir())
     assert 0 < len(statuses(tmp_path)) < 500
     left = 500 - len(statuses(tmp_path))
     assert run(tmp_path, names(500), FakePool()).images == left
@@ -184,6 +180,40 @@ def test_what_another_run_committed_first_is_its_own(tmp_path: Path) -> None:
     counts = run(tmp_path, names(30), pool, watcher)
     assert Counter(statuses(tmp_path).values()) == {"ok": 22, "rejected": 8}
     assert (counts.images, counts.rejected, sum(committed)) == (22, 0, 22)
+
+
+def test_a_result_stays_when_its_image_cannot_be_read_any_more(tmp_path: Path) -> None:
+    """It changed, and was gone when its turn came; the next run tries again."""
+
+    class Gone(FakePool):
+        def wait(self, timeout_s: float) -> list[Done | Died]:
+            error = ImageError("file not found", stage="read")
+            done = [one.task for one in super().wait(timeout_s)]
+            return [Done(task, rejected_rows(task.items, task.chunk.name, MODEL, error)) for task in done]
+
+    source = names(20)
+    run(tmp_path, source, FakePool())
+    source.versions["00003"] = "newer"
+    run(tmp_path, source, Gone())
+    assert statuses(tmp_path) == dict.fromkeys(source.content, "ok")
+    assert run(tmp_path, source, FakePool()).images == 1
+
+
+def test_runs_that_fail_over_the_same_image_leave_no_leases(tmp_path: Path) -> None:
+    source = names(20)
+    run(tmp_path, source, FakePool({"00001"}))
+    for _ in range(3):
+        run(tmp_path, source, FakePool({"00001"}), retry="rejected")
+    assert not list((tmp_path / "leases").iterdir())
+
+
+def test_a_stop_is_a_stop_though_the_target_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise StorageError("the target is away")
+
+    monkeypatch.setattr(ParquetTarget, "release", away)
+    with pytest.raises(Stopped):
+        run(tmp_path, names(10), FakePool(), Watcher(should_stop=lambda: True))
 
 
 def test_an_attempt_that_is_late_replaces_nothing(tmp_path: Path) -> None:

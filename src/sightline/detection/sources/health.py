@@ -24,13 +24,22 @@ def check_place(error: ImageError, item: Item, folder: Folder, name: str) -> Non
 
 
 def check_disk(item: Item, path: str, *, root: str | None = None) -> None:
-    """Raise SourceError if the directory of a file that was listed, and the root, are missing or empty."""
-    places = [posixpath.dirname(path), *([root] if root else [])]
+    """Raise SourceError if the directory of a file that was listed, and the root, are missing or empty.
+
+    Without a root, the nearest directory that is there stands for it: one image may be removed with its directory.
+    """
+    places = [posixpath.dirname(path), root or _nearest(posixpath.dirname(path))]
     if item.version and not any(map(disk.holds_something, places)):
         raise SourceError(
             f"{path!r} was there when it was listed, and now {places[-1]!r} is missing or empty on this machine: is it "
             "mounted? If the images were removed for good, write to another --to"
         )
+
+
+def _nearest(path: str) -> str:
+    while not disk.is_directory(path) and path != "/":
+        path = posixpath.dirname(path)
+    return path
 
 
 def _check_bucket(folder: Folder) -> None:

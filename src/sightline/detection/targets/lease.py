@@ -4,8 +4,8 @@ leases/CHUNK.N      attempt N at a chunk; made if it is absent, and never by two
 leases/run-TOKEN    the sign of life of a run: only the run itself touches it
 
 The holder of a chunk is the owner of its last attempt. Whoever finds that one over makes the next, so of several that
-see the same lease expire one gets the chunk. A lease that is given back is marked, not removed, so that the numbers of
-attempts never begin anew while somebody holds one; all are removed when the chunk is done.
+see the same lease expire one gets the chunk. A lease that is given back after another took over is marked, not removed,
+so that the numbers of attempts never begin anew while somebody holds one; all are removed when the chunk is done.
 
 Times are those of the file system, which a network disk takes from its server, never those of this machine.
 """
@@ -82,15 +82,21 @@ class FileLeases:
         return touched
 
     def release(self, chunk: str, owner: Owner) -> None:
-        """Mark the own lease as given back."""
+        """Remove the own lease if it is the last one, else mark it as given back."""
         for number in count(1):
             text = self._files.read(_name(chunk, number))
             if text is None:
                 return
             found = _Lease.from_bytes(text)
             if found and found.owner.token == owner.token:
-                place = self._place(_name(chunk, number))
-                self._files.retried("give back a lease", lambda place=place: _mark(place))  # type: ignore[misc]
+                self._give_back(chunk, number)
+
+    def _give_back(self, chunk: str, number: int) -> None:
+        if self._files.read(_name(chunk, number + 1)) is None:
+            self._files.unlink(_name(chunk, number))
+            return
+        place = self._place(_name(chunk, number))
+        self._files.retried("give back a lease", lambda: _mark(place))
 
     def end(self, chunk: str) -> None:
         """Remove all leases of a chunk that is done, the first one first: whoever looks meanwhile begins anew."""

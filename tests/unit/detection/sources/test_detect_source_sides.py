@@ -72,6 +72,14 @@ def test_a_folder_that_was_emptied_below_a_healthy_one_is_rejected(tmp_path):
     assert reason(failure(source, first)) == ("read", "file not found")
 
 
+def test_a_listed_image_that_was_removed_with_its_directory_is_rejected(tmp_path):
+    write_files(tmp_path, pngs("a/x.png", "b/y.png"))
+    source = opened([f"{tmp_path}/a/x.png", f"{tmp_path}/b/y.png"])
+    first, _ = source.items()
+    shutil.rmtree(tmp_path / "a")
+    assert reason(failure(source, first)) == ("read", "file not found")
+
+
 @pytest.mark.parametrize("gone", ["empty", "missing", "forbidden"])
 def test_a_mount_point_without_its_disk_is_no_fault_of_an_image(tmp_path, monkeypatch, gone):
     place = tmp_path / "photos"
