@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -60,21 +60,37 @@ def open_page(browser: Browser, url: str, **options: object) -> Page:
 
 
 def settle(page: Page) -> None:
-    """Wait until the app has nothing more to do."""
+    """Wait until the app has had nothing to do for a second: a script may be about to run when the last one ends."""
     page.wait_for_selector("[data-testid=stMain]")
+    page.evaluate("() => { window.quietSince = undefined; }")
     page.wait_for_function(
-        "() => !document.querySelector('[data-testid=stSpinner], [data-testid=stSkeleton]')"
-        " && document.querySelector('[data-testid=stApp]')?.getAttribute('data-test-script-state') === 'notRunning'"
+        "() => { const app = document.querySelector('[data-testid=stApp]');"
+        " const busy = app?.getAttribute('data-test-script-state') !== 'notRunning'"
+        " || document.querySelector('[data-testid=stSpinner], [data-testid=stSkeleton], [data-stale=true]')"
+        " || ![...document.images].every(image => image.complete);"
+        " if (busy) { window.quietSince = undefined; return false; }"
+        " window.quietSince ??= performance.now(); return performance.now() - window.quietSince > 1000; }",
+        polling=50,
     )
-    page.wait_for_timeout(300)
-    page.wait_for_function("() => [...document.images].every(image => image.complete)")
 
 
 def choose(page: Page, label: str, option: str) -> None:
     """Choose an option of a select box."""
-    page.get_by_label(label, exact=True).first.click()
+    open_options(page, label, option)
     page.get_by_role("option", name=option, exact=True).click()
     settle(page)
+
+
+def open_options(page: Page, label: str, option: str) -> None:
+    """Open a select box until it shows an option; it closes when the page is drawn anew."""
+    wanted = page.get_by_role("option", name=option, exact=True)
+    for _ in range(10):
+        page.get_by_label(label, exact=True).first.click()
+        with suppress(AssertionError):
+            expect(wanted).to_be_visible(timeout=PATIENCE_MS / 10)
+            return
+        page.keyboard.press("Escape")
+    expect(wanted).to_be_visible()
 
 
 def shows(page: Page, label: str, value: str) -> None:

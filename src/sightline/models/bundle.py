@@ -111,10 +111,27 @@ def open_bundle(directory: Path) -> Bundle:
         DamagedError: Anything is missing, changed or added.
     """
     recover_directory(directory)
-    if not (directory / DESCRIPTION).is_file():
-        raise NotFoundError(f"there is no model at {str(directory)!r}: `sightline train DATASET` makes one")
-    found = verify_manifest(directory)
-    return Bundle(directory, read_info(directory / DESCRIPTION), found)
+    while True:
+        if not (directory / DESCRIPTION).is_file():
+            raise NotFoundError(f"there is no model at {str(directory)!r}: `sightline train DATASET` makes one")
+        inode = _inode(directory)
+        try:
+            found = verify_manifest(directory)
+            bundle = Bundle(directory, read_info(directory / DESCRIPTION), found)
+        except DamagedError:
+            if _inode(directory) == inode:
+                raise
+        else:
+            if _inode(directory) == inode:
+                return bundle
+        # Another model took its place meanwhile, so files of two were read.
+
+
+def _inode(directory: Path) -> int | None:
+    try:
+        return directory.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def describe(
