@@ -1,10 +1,13 @@
 """What all tests share: hypothesis without deadlines, for machines are slow when they are busy; no cached weights."""
 
+import itertools
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("sightline", deadline=None, derandomize=os.environ.get("CI") == "true")
@@ -15,3 +18,18 @@ sys.path.insert(0, str(Path(__file__).parent))  # `families` is shared by the te
 os.environ["TORCH_HOME"] = os.path.join(tempfile.gettempdir(), "sightline-tests-without-weights")  # noqa: PTH118
 # Databases that tests confirm are not added to the user's own list.
 os.environ["XDG_STATE_HOME"] = os.path.join(tempfile.gettempdir(), "sightline-tests-state")  # noqa: PTH118
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What may pass by itself is tried twenty times in a moment.
+
+    The clock counts failures, so that a machine that is busy does not give up early.
+    """
+    from sightline import retry
+
+    usual = vars(retry.STORAGE_RETRY).copy()  # The policy is frozen, and many modules hold it.
+    vars(retry.STORAGE_RETRY).update(give_up_after_s=20, max_wait_s=0.01)
+    monkeypatch.setattr(retry, "monotonic", itertools.count().__next__)
+    yield
+    vars(retry.STORAGE_RETRY).update(usual)

@@ -21,13 +21,12 @@ from fakes import MODEL, item
 from sightline.detection.chunk_hash import hash_ids
 from sightline.detection.rows import rejected_rows
 from sightline.detection.schema import IMAGES
-from sightline.detection.targets import atomic_files, file_lock, lease, row_file
+from sightline.detection.targets import file_lock, lease, row_file
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget, scan_images
 from sightline.detection.targets.target import Owner, StoredChunk
 from sightline.errors import ConfigError, DamagedError, ExistsError, ImageError, StorageError
 from sightline.process_identity import this_host
-from sightline.retry import RetryPolicy
 
 ME, ELSEWHERE = Owner("me", this_host(), os.getpid()), Owner("other", "another-machine", 1)
 DEAD = Owner("dead", this_host(), 2**22 - 1)
@@ -387,11 +386,11 @@ def test_a_directory_that_is_gone_is_a_sentence(operation: str, target: ParquetT
         arguments[operation]()
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 def test_renewal_outlasts_a_disk_that_fails_for_a_while(
     number: int, target: ParquetTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic_files, "STORAGE_RETRY", RetryPolicy(give_up_after_s=0.3, max_wait_s=0.02))
     target.claim(["a"], ME, lease_s=30)
     real, failures = os.utime, [OSError(number, os.strerror(number))] * 2
 

@@ -7,8 +7,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # `source_builders` is shared by
 
 from source_builders import Bucket
 
-from sightline.retry import STORAGE_RETRY
-
 
 @pytest.fixture
 def bucket():
@@ -19,9 +17,5 @@ def bucket():
 
 
 @pytest.fixture(autouse=True)
-def impatient():
-    """Failures are tried again for a moment only; the policy is frozen, and many modules hold it."""
-    usual = vars(STORAGE_RETRY).copy()
-    vars(STORAGE_RETRY).update(give_up_after_s=0.05, max_wait_s=0.01)
-    yield
-    vars(STORAGE_RETRY).update(usual)
+def always_impatient(impatient):
+    """No test of a source waits a minute for one that is gone."""
