@@ -179,11 +179,14 @@ def test_a_machine_whose_disk_is_not_mounted_joins(place: Path, expected: dict[s
 
 
 class Proxy(ThreadingHTTPServer):
-    """Stands before a bucket, and says for a while that the credentials have expired."""
+    """Stands before a bucket, and says for a while that the credentials have expired.
+
+    With `unlisted`, they allow to read objects, not to list them: S3 does not say then which are not there.
+    """
 
     def __init__(self, behind: str) -> None:
         super().__init__(("127.0.0.1", 0), ProxyHandler)
-        self.behind, self.expired, self.refused = behind, False, 0
+        self.behind, self.expired, self.unlisted, self.refused = behind, False, False, 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -200,13 +203,17 @@ class ProxyHandler(BaseHTTPRequestHandler):
             self.server.refused += 1
             self.reply(400, {"Content-Type": "application/xml"}, EXPIRED)
             return
+        if self.server.unlisted and self.path.strip("/").count("/") == 0:
+            self.reply(403, {"Content-Type": "application/xml"}, DENIED)
+            return
         asked = urllib.request.Request(self.server.behind + self.path, None, dict(self.headers), method=self.command)
         try:
             with urllib.request.urlopen(asked, timeout=60) as found:
                 self.reply(found.status, dict(found.headers), found.read())
         except urllib.error.HTTPError as error:
             with error:
-                self.reply(error.code, dict(error.headers), error.read())
+                code, body = (403, DENIED) if self.server.unlisted else (error.code, error.read())
+                self.reply(code, dict(error.headers), body)
 
     def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)
@@ -225,6 +232,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
@@ -262,6 +270,22 @@ def test_credentials_of_a_bucket_that_expire(
         proxy.expired = False
     command.finish()
     assert command.rows() == expected
+
+
+def test_an_object_that_is_missing_where_objects_cannot_be_listed(
+    place: Path, expected: dict[str, Any], bucket: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    """It is forbidden then, as everything is when credentials are no longer valid: the others tell the two apart."""
+    names = [file.name for file in sorted((place / "photos").iterdir())]
+    listed = ["absent.jpg", *names[:20], "gone.jpg", *names[20:]]
+    (tmp_path / "list.txt").write_text("\n".join(f"{bucket}/photos/{name}" for name in listed))
+    proxy.unlisted = True
+    command = Command(place, str(tmp_path / "list.txt"), "bucket-unlisted").start(give_up_s=5.0)
+    command.finish()
+    rows = command.rows()
+    for name in ("absent.jpg", "gone.jpg"):
+        assert rows.pop(name)[:2] == ("rejected", "file not readable")
+    assert rows == expected
 
 
 @pytest.mark.parametrize("lasting", [False, True])

@@ -50,6 +50,7 @@ class Folder:
     is_local: bool
     _url: str = field(default="", repr=False)
     _real_parents: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    _readable: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def open(cls, location: str | Path) -> "Folder":
@@ -68,10 +69,10 @@ class Folder:
         return cls(without_secrets(text), filesystem, inner.rstrip("/"), False, text)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self._url or self.location}
+        return {"url": self._url or self.location, "readable": self._readable}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(Folder.open(state["url"]).__dict__)
+        self.__dict__.update(Folder.open(state["url"]).__dict__ | {"_readable": state["readable"]})
 
     def child(self, name: str) -> "Folder":
         """The folder of that relative name."""
@@ -111,9 +112,25 @@ class Folder:
                 return disk.read_file(path)
             with self.filesystem.open_input_file(path) as stream:
                 disk.check_size(stream.size())
+                self.note_readable(path)
                 return bytes(stream.read())
         except (OSError, ValueError) as error:
             raise read_failure(name, IsADirectoryError() if self._is_bucket_folder(path) else error) from None
+
+    def note_readable(self, path: str) -> None:
+        """Remember an object of a bucket that could be read; the first one is enough."""
+        if not self._readable:
+            self._readable.add(path)
+
+    def is_readable_still(self) -> bool:
+        """Whether the object that could be read before can be opened now; False if there is none."""
+        try:
+            for path in tuple(self._readable):
+                with self.filesystem.open_input_file(path):
+                    return True
+        except OSError:
+            self._readable.clear()  # It may have been removed: the next that can be read takes its place.
+        return False
 
     def _is_bucket_folder(self, path: str) -> bool:
         """Whether a bucket says so; what opening a folder raises differs from one to the other."""

@@ -43,6 +43,8 @@ def _nearest(path: str) -> str:
 
 
 def _check_bucket(folder: Folder) -> None:
+    if folder.is_readable_still():  # S3 forbids what is not there to those who may read objects, but not list them.
+        return
     path = folder.path.lstrip("/")
     bucket = folder.path[: len(folder.path) - len(path)] + path.partition("/")[0]
     try:

@@ -118,6 +118,7 @@ class PathReader:
             return item
         if info.type != pafs.FileType.File:
             return item
+        folder.note_readable(path)
         return replace(item, version=version_of(int(info.size or 0), info.mtime_ns))
 
     def read(self, item: Item) -> bytes:
