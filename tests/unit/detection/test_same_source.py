@@ -52,7 +52,7 @@ def test_what_another_machine_sees(source: Elsewhere, why: str) -> None:
     assert why_not_seen(source, take_samples(DRIVER, ITEMS)) == why
 
 
-def test_a_source_that_comes_back_while_the_driver_reads_it() -> None:
+def test_a_source_that_comes_back_while_it_is_read() -> None:
     class Flaky(Images):
         failures = 1
 
@@ -63,3 +63,4 @@ def test_a_source_that_comes_back_while_the_driver_reads_it() -> None:
             return super().read(item)
 
     assert take_samples(Flaky(DRIVER.content), ITEMS) == take_samples(DRIVER, ITEMS)
+    assert why_not_seen(Flaky(DRIVER.content), take_samples(DRIVER, ITEMS)) == ""
