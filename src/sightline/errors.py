@@ -8,6 +8,7 @@ SightlineError
 ├── StorageError           a disk, bucket or database that refused
 │   └── SourceError        a source of images that cannot be read at the moment
 ├── WorkerError            workers that cannot start, get nowhere, or have a machine that fails them
+│   └── BrokenModelError   a model that fails over any image in this process, and may work in another
 ├── MissingExtraError      an optional package is not installed
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
@@ -56,6 +57,10 @@ class SourceError(StorageError):
 
 class WorkerError(SightlineError):
     """Workers that cannot start, get nowhere, or have a machine that fails them."""
+
+
+class BrokenModelError(WorkerError):
+    """A model that fails over any image in this process: after some errors of a GPU it takes another one."""
 
 
 class DamagedError(SightlineError):

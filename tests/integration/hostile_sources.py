@@ -25,6 +25,10 @@ class Hostile:
             os.abort()
         if item.ref == "hang":
             time.sleep(3600)
+        if item.ref == "break":
+            import broken_model
+
+            broken_model.break_model()
         if item.ref == "refuse":
             raise ConfigError("the source refuses")
         return self.good

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import FAULTS
 from hostile_sources import Hostile, item
 from ray_nodes import processes
 
@@ -45,7 +46,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{FAULTS}")
 
 
 @pytest.fixture
@@ -72,6 +73,28 @@ def test_one_process_for_many_tasks_and_another_after_a_death(pool: Child) -> No
     assert isinstance(died, Died)
     assert died.why == f"its process ended by signal {signal.SIGABRT:d}: malloc(): corrupted top size"
     assert isinstance(look_at(pool, "good"), Done)
+    pool.close()
+    pool.close()  # Its file descriptors may be another's by now.
+
+
+def test_an_image_that_breaks_the_model_for_the_whole_process(pool: Child) -> None:
+    died = look_at(pool, "good", "break")
+    assert isinstance(died, Died)
+    assert "fails over any image in this process: RuntimeError: CUDA error" in died.why
+    assert isinstance(look_at(pool, "good"), Done)
+
+
+def test_a_model_that_fails_from_the_start_says_nothing_about_images(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), HERE, str(FAULTS))))
+    (tmp_path / "sitecustomize.py").write_text("import broken_model\nbroken_model.break_model()")
+    pool = Child(setup, stall_s=TIMEOUT_S)
+    try:
+        with pytest.raises(WorkerError, match=r"the model fails over a blank image on this machine: .*CUDA error"):
+            look_at(pool, "good")
+    finally:
+        pool.close()
 
 
 def test_an_error_that_is_not_the_images_ends_the_run_as_itself(pool: Child) -> None:

@@ -225,15 +225,17 @@ def test_ray_and_a_worker_that_hangs(place: Path, nodes: RayCluster, expected: d
     assert found(place, "ray-hung") == expected
 
 
+@pytest.mark.parametrize("how", ["", ":break"])
 def test_ray_and_an_image_that_kills_workers(
-    place: Path, nodes: RayCluster, poison: Path, expected: dict[str, Any]
+    place: Path, nodes: RayCluster, poison: Path, expected: dict[str, Any], how: str
 ) -> None:
-    poison.write_text("033.jpg")
+    name = f"ray-poisoned{how.replace(':', '-')}"
+    poison.write_text(f"033.jpg{how}")
     try:
-        on_ray(place, nodes, "ray-poisoned")
+        on_ray(place, nodes, name)
     finally:
         poison.unlink()
-    rows = found(place, "ray-poisoned")
+    rows = found(place, name)
     (bad,) = (uri for uri in rows if rows[uri] != expected[uri])
     assert Path(bad).name == "033.jpg"
     assert rows[bad][:2] == ("rejected", "killed the worker")
@@ -251,8 +253,11 @@ def test_too_small_a_cluster(place: Path, nodes: RayCluster, expected: dict[str,
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_all_its_nodes(place: Path) -> None:
-    with RayCluster(1) as cluster:
+def test_a_cluster_that_loses_all_its_nodes(place: Path, poison: Path) -> None:
+    poison.write_text("100.jpg:hang")  # Or else it may have ended before the nodes are lost.
+    with ExitStack() as stack:
+        stack.callback(poison.unlink)
+        cluster = stack.enter_context(RayCluster(1))
 
         def on_progress(progress: Progress) -> None:
             if progress.new > 20:

@@ -13,7 +13,7 @@ from typing import IO, Any
 from sightline.detection.child_process import READY, send
 from sightline.detection.pool import START_S, Died, Done, StallTimer, Task
 from sightline.detection.setup import Setup
-from sightline.errors import SightlineError, WorkerError
+from sightline.errors import BrokenModelError, SightlineError, WorkerError
 
 _END_S = 5.0
 _KEPT_BYTES = 4096
@@ -62,6 +62,7 @@ class Child:
         """See `Pool.close`."""
         if self._process:
             self._process.close()
+            self._process = None
 
     def _end_if_stalled(self, waited_s: float) -> None:
         process = self._process
@@ -85,6 +86,10 @@ class Child:
             return Done(task, process.ask((task.chunk.name, task.items)))
         except _Ended:
             return Died(task, process.how_it_ended(lines=1))
+        except BrokenModelError as error:  # It worked when the process started: one of these images broke it.
+            self._process = None
+            process.close()
+            return Died(task, str(error))
 
     def _started(self) -> "_Process":
         if self._process is not None:

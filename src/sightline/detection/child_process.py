@@ -34,6 +34,7 @@ def main() -> None:
 
     try:
         worker = pickle.load(incoming).make_worker()  # Only this imports what is slow to import.
+        worker.check_model()
         send(outgoing, READY)
         while task := _next_task(incoming):
             _work(worker, *task, outgoing)

@@ -1,8 +1,10 @@
 """Who works on chunks: the runner hands tasks out and hears what became of them."""
 
 import queue
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 
 import pyarrow as pa
@@ -106,6 +108,27 @@ class StallTimer:
         self._quiet_s = self._quiet_s + waited_s if progress == self._progress else 0.0
         self._progress = progress
         return self._quiet_s
+
+
+class WatchClock:
+    """Seconds for which a run has watched its workers: between two looks a second at the most.
+
+    What workers do while the run is paused itself, or is busy with the target, it sees only at the next look.
+
+    Attributes:
+        now: At the last look.
+    """
+
+    _LONGEST_STEP_S = 1.0
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._looked, self.now = clock, clock(), 0.0
+
+    def look(self) -> None:
+        """The run sees how its workers are."""
+        looked = self._clock()
+        self.now += min(looked - self._looked, self._LONGEST_STEP_S)
+        self._looked = looked
 
 
 class InProcess:

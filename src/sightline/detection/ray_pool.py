@@ -22,11 +22,11 @@ from sightline.cluster.local_node import available_memory
 from sightline.cluster.preflight import Demand, check_memory, share_cpus
 from sightline.config import DetectConfig
 from sightline.detection.item import Item, Source
-from sightline.detection.pool import IN_FLIGHT, START_S, Died, Done, StallTimer, Task
+from sightline.detection.pool import IN_FLIGHT, START_S, Died, Done, StallTimer, Task, WatchClock
 from sightline.detection.preflight import REMEDY
 from sightline.detection.same_source import Sample, take_samples, why_not_seen
 from sightline.detection.setup import Setup
-from sightline.errors import SightlineError, SourceError, WorkerError
+from sightline.errors import BrokenModelError, SightlineError, SourceError, WorkerError
 
 _WATCH = "watch"
 _LOOK_EVERY_S = 5.0
@@ -60,6 +60,7 @@ class Actor:
         if not_seen:
             setup = replace(setup, source=ServedSource(setup.source.name, server))
         self._worker = setup.make_worker()
+        self._worker.check_model()
         self._worker.process("sample", tuple(measured))
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         # What this worker has taken already is its own share of the node.
@@ -121,7 +122,7 @@ class _Seat:
     ready: bool = False
     tasks: dict[Any, Task] = field(default_factory=dict)
     done: int = 0
-    moved: float = field(default_factory=monotonic)
+    moved: float = 0.0
     asked: Any = None
 
 
@@ -161,6 +162,7 @@ class RayPool:
         )
         self._setup = ray.put(setup)
         self._class = remote(max_restarts=0, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1})(Actor)
+        self._clock = WatchClock()
         self._seats: list[_Seat] = [self._seat()]
         self._failures = self._admitted = 0
         self._absence = StallTimer()
@@ -180,7 +182,7 @@ class RayPool:
         """See `Pool.submit`."""
         seat = self._free_seat(task.alone)
         assert seat is not None, "ask `takes` first"
-        seat.moved = monotonic() if not seat.tasks else seat.moved
+        seat.moved = self._clock.now if not seat.tasks else seat.moved
         seat.tasks[seat.actor.process.remote(task.chunk.name, task.items)] = task
 
     def wait(self, timeout_s: float) -> list[Done | Died]:
@@ -196,6 +198,7 @@ class RayPool:
             threading.Event().wait(timeout_s)
         outcomes += self._lost
         self._lost = []
+        self._clock.look()
         self._look_for_stalls()
         if not self.alive:
             self._check_absence(min(monotonic() - began, timeout_s))
@@ -227,6 +230,9 @@ class RayPool:
         try:
             found = ray.get(ref)
         except RayTaskError as error:
+            if isinstance(error.cause, BrokenModelError):  # It worked when the actor started: an image broke it.
+                ray.kill(seat.actor)
+                return list(self._replace(seat, str(error.cause)))
             if isinstance(error.cause, SightlineError):
                 raise error.cause from None
             if ref == seat.starting:
@@ -237,12 +243,12 @@ class RayPool:
         if ref == seat.starting:
             self._admit(seat, found)
             return []
-        seat.moved = monotonic()
+        seat.moved = self._clock.now
         return [Done(seat.tasks.pop(ref), found)]
 
     def _admit(self, seat: _Seat, ready: Ready) -> None:
         """A worker can begin; the first one tells whether there is memory for all of them."""
-        seat.ready, seat.moved, self._failures = True, monotonic(), 0
+        seat.ready, seat.moved, self._failures = True, self._clock.now, 0
         self._admitted += 1
         if ready.not_seen:
             self._on_note(f"a worker does not see the source ({ready.not_seen}): it reads through this machine")
@@ -301,7 +307,7 @@ class RayPool:
                 self._note_done(seat)
             if seat.asked is None:
                 seat.asked = seat.actor.done.remote()
-            if monotonic() - seat.moved > self._config.stall_s:
+            if self._clock.now - seat.moved > self._config.stall_s:
                 ray.kill(seat.actor)
                 self._lost += self._replace(seat, f"no image was finished in {self._config.stall_s:g} s")
 
@@ -313,7 +319,7 @@ class RayPool:
         finally:
             seat.asked = None
         if done != seat.done:
-            seat.done, seat.moved = done, monotonic()
+            seat.done, seat.moved = done, self._clock.now
 
 
 def gpus_per_worker(config: DetectConfig) -> float:

@@ -20,7 +20,7 @@ from sightline.data.memory import keep_freed_memory
 from sightline.detection.item import Item, Source
 from sightline.detection.rows import ModelName, Rows
 from sightline.detection.tiles import Tile, Tiling, merge_tiles
-from sightline.errors import ImageError, SourceError, WorkerError
+from sightline.errors import BrokenModelError, ImageError, SourceError, WorkerError
 from sightline.models.predictor import Predictor
 from sightline.models.preprocessor import Fitted
 from sightline.retry import STORAGE_RETRY
@@ -96,13 +96,25 @@ class Worker:
 
         Raises:
             SourceError: The source cannot be read.
-            WorkerError: This machine fails: it has no memory, or the model fails over any image.
+            BrokenModelError: The model fails over any image.
+            WorkerError: This machine has no memory.
         """
         rows = Rows(items, chunk, self.model)
         prepared = self._prepare_ahead(items)
         with self._turn:
             _Batches(self, rows).run(prepared)
         return rows.table()
+
+    def check_model(self) -> None:
+        """Let the model look at a blank image.
+
+        Raises:
+            WorkerError: It cannot. Whatever breaks a model that could, it is not the model or the machine alone.
+        """
+        try:
+            self.find([self.predictor.fit(np.zeros((64, 64, 3), np.uint8))]).result()
+        except Exception as error:  # Whatever a network raises.
+            raise WorkerError(f"the model fails over a blank image on this machine: {_describe(error)}") from error
 
     def find(self, fitted: list[Fitted]) -> "Future[Any]":
         """What is in some images of one size, when their turn has come."""
@@ -233,7 +245,8 @@ class _Batches:
         """What the network finds at the second attempt; None if it fails over this image only, which is then rejected.
 
         Raises:
-            WorkerError: It fails over a blank image of this size too, or has no memory, so the image is not to blame.
+            BrokenModelError: It fails over a blank image of this size too.
+            WorkerError: It has no memory.
         """
         if self._worker.closed:
             raise Closed
@@ -243,14 +256,19 @@ class _Batches:
             self._worker.find([blank]).result()
         except CancelledError:
             raise Closed from None
+        except (MemoryError, torch.OutOfMemoryError) as also:
+            raise _no_memory(also) from None
         except Exception as also:
-            raise WorkerError(f"the model fails over any image on this machine: {_describe(also)}") from None
+            raise BrokenModelError(
+                f"the model fails over any image in this process: {_describe(also)}. Run the same command again: the "
+                "images that were under way are then tried apart"
+            ) from None
         try:
             return self._worker.find([fitted]).result()
         except CancelledError:
             raise Closed from None
         except (MemoryError, torch.OutOfMemoryError) as again:
-            raise WorkerError(f"there is not enough memory for the model on this machine: {_describe(again)}") from None
+            raise _no_memory(again) from None
         except Exception as again:
             self._fail(image, _describe(again))
             return None
@@ -269,6 +287,10 @@ class _Batches:
     def _reject(self, place: int, error: ImageError) -> None:
         self._rows.rejected(place, error)
         self._worker.done += 1
+
+
+def _no_memory(error: Exception) -> WorkerError:
+    return WorkerError(f"there is not enough memory for the model on this machine: {_describe(error)}")
 
 
 def _describe(error: Exception) -> str:

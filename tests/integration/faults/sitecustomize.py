@@ -3,8 +3,8 @@
 While the file that SIGHTLINE_TEST_NAN names exists, `nano` on rank 1 has a loss that is not a number; while one of the
 same name with `.hang` exists, its main thread stands still. Workers of
 detection die over the images whose names are lines of the file that SIGHTLINE_TEST_POISON names; over those that are
-named with `:hang` behind it they stand still. SIGHTLINE_TEST_GIVE_UP_S says for how many seconds what may pass by
-itself is tried again.
+named with `:hang` behind it they stand still, and those with `:break` break the model for the whole process.
+SIGHTLINE_TEST_GIVE_UP_S says for how many seconds what may pass by itself is tried again.
 """
 
 import importlib.abc
@@ -70,6 +70,10 @@ def poison_images(module: Any) -> None:
             os.abort()
         if f"{name}:hang" in poison:
             time.sleep(3600)
+        if f"{name}:break" in poison:
+            import broken_model
+
+            broken_model.break_model()
         return right(self, item)
 
     module.Worker._prepare = prepare

@@ -1,6 +1,5 @@
 """What a worker makes of images, good and bad."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,10 +12,9 @@ from sightline.data.decode import decode_reduced
 from sightline.detection.tiles import Tiling
 from sightline.detection.worker import Look, Worker
 from sightline.engines.opening import open_predictor
-from sightline.errors import SourceError, WorkerError
+from sightline.errors import BrokenModelError, SourceError, WorkerError
 from sightline.models.bundle import Bundle
 from sightline.models.predictor import Predictor
-from sightline.retry import STORAGE_RETRY
 
 LOOK = Look(threshold=0.1)
 
@@ -94,15 +92,6 @@ def test_an_image_that_the_model_fails_over(predictor: Predictor) -> None:
     assert found[1]["detail"] == "RuntimeError: out of memory, say"
 
 
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """Failures are tried again for a moment only; the policy is frozen, and many modules hold it."""
-    usual = vars(STORAGE_RETRY).copy()
-    vars(STORAGE_RETRY).update(give_up_after_s=0.3, max_wait_s=0.02)
-    yield
-    vars(STORAGE_RETRY).update(usual)
-
-
 @dataclass
 class Flaky(Images):
     """Reading some images fails so many times."""
@@ -158,13 +147,13 @@ class Broken:
 
 
 class Short:
-    """A network that has no memory for what is not blank."""
+    """A network that has no memory for what is not blank, or for anything."""
 
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
+    def __init__(self, runner: Any, *, blank: bool = False) -> None:
+        self._runner, self._blank = runner, blank
 
     def detect(self, images: Any) -> Any:
-        if images.float().mean() > 0:
+        if self._blank or images.float().mean() > 0:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self._runner.detect(images)
 
@@ -185,14 +174,16 @@ class Hiccup:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (lambda runner: Broken(), "fails over any image on this machine: RuntimeError: CUDA error"),
+        (lambda runner: Broken(), "fails over any image in this process: RuntimeError: CUDA error"),
         (Short, "not enough memory for the model"),
+        (lambda runner: Short(runner, blank=True), "not enough memory for the model"),
     ],
 )
 def test_a_machine_that_fails_is_no_fault_of_the_image(predictor: Predictor, network: Any, message: str) -> None:
     failing = replace(predictor, runner=network(predictor.runner))
-    with pytest.raises(WorkerError, match=message):
+    with pytest.raises(WorkerError, match=message) as raised:
         rows(Worker(failing, Images({"a": jpeg(), "b": jpeg(seed=1)}), replace(LOOK, batch=2), MODEL))
+    assert isinstance(raised.value, BrokenModelError) == ("any image" in message), "only that is tried apart"
 
 
 def test_a_network_that_fails_once_is_asked_again(predictor: Predictor) -> None:

@@ -10,7 +10,7 @@ from fakes import MODEL, Images, item, jpeg
 
 from sightline.detection.item import Item
 from sightline.detection.plan import Chunk
-from sightline.detection.pool import Done, InProcess, StallTimer, Task
+from sightline.detection.pool import Done, InProcess, StallTimer, Task, WatchClock
 from sightline.detection.tiles import Tiling
 from sightline.detection.worker import Look, Worker
 from sightline.engines.opening import open_predictor
@@ -65,6 +65,16 @@ def test_a_worker_that_gets_nowhere_ends_the_run(bundle: Bundle, source: Hanging
 def test_a_stall_is_time_without_progress(seen: list[int], quiet_s: list[float]) -> None:
     timer = StallTimer()
     assert [timer.wait(progress, 1.0) for progress in seen] == quiet_s
+
+
+def test_time_in_which_nobody_watched_is_no_stall() -> None:
+    times = iter([100.0, 100.2, 160.2, 160.4, 161.0])
+    clock = WatchClock(lambda: next(times))
+    seen = []
+    for _ in range(4):
+        clock.look()
+        seen.append(clock.now)
+    assert seen == pytest.approx([0.2, 1.2, 1.4, 2.0])
 
 
 def test_tiles_are_progress(bundle: Bundle) -> None:
