@@ -47,8 +47,9 @@ test: $(DEV_STAMP) programs ## all quick tests; SYSTEM_PACKAGES=no installs no D
 	$(SAY) "Testing"
 	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
 
-test-slow: $(DEV_STAMP) programs ## the slow tests too
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test-slow: $(DEV_STAMP) programs ## the slow tests, which `make test` leaves out
+	$(SAY) "Testing what is slow"
+	@$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 programs:
 	@scripts/test-programs

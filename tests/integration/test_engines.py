@@ -12,7 +12,7 @@ from overfitted import dataset_of, learn
 from torch import Tensor
 
 import sightline
-from families import TESTED
+from families import trained_families
 from sightline.data.dataset import Dataset
 from sightline.data.loader import LoadOptions
 from sightline.engines.calibration import calibration_images
@@ -23,13 +23,11 @@ from sightline.errors import ConfigError, ExistsError
 from sightline.metrics.detection import DetectionMetric
 from sightline.models.bundle import open_bundle
 from sightline.models.detector import Detector, Found
-from sightline.models.factory import CLASSIFIERS
 from sightline.models.nano import NanoDetector
 from sightline.models.preprocessor import make_preprocessor
 from sightline.models.yolo import YoloDetector
 from sightline.training.evaluate import in_original
 
-QUICK = ("nano", "resnet18")
 ENGINES = ("torch", "onnxruntime", "openvino")
 
 
@@ -84,17 +82,12 @@ def teach(overfitted: Path) -> Any:
     return teach
 
 
-def families(*, classify: bool) -> list[Any]:
-    chosen = [name for name in TESTED if (name in CLASSIFIERS) is classify]
-    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in chosen]
-
-
 def opened(known: Taught, name: str, overfitted: Path) -> Engine:
     return open_engine(known.model, name=name, threads=1, cache=overfitted / "compiled", key=known.run)
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("family", families(classify=False))
+@pytest.mark.parametrize("family", trained_families(classify=False))
 def test_detections_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
     known = teach(family)
     engine = opened(known, name, overfitted)
@@ -107,7 +100,7 @@ def test_detections_are_those_of_torch(family: str, name: str, teach: Any, overf
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("family", families(classify=True))
+@pytest.mark.parametrize("family", trained_families(classify=True))
 def test_classes_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
     known = teach(family)
     found = opened(known, name, overfitted).detect(known.images)
@@ -117,7 +110,7 @@ def test_classes_are_those_of_torch(family: str, name: str, teach: Any, overfitt
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
-@pytest.mark.parametrize("family", families(classify=False))
+@pytest.mark.parametrize("family", trained_families(classify=False))
 def test_integers_score_like_floats(family: str, to: Any, teach: Any, overfitted: Path, tmp_path: Path) -> None:
     known = teach(family)
     directory = sightline.export_model(

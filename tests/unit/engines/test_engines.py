@@ -13,7 +13,7 @@ import torch
 from lively import make_images, make_lively
 from torch import Tensor
 
-from families import TESTED
+from families import QUICK, TESTED
 from sightline.engines.engine import Engine
 from sightline.engines.factory import choose_engine, open_engine
 from sightline.engines.fuse import fuse_batchnorm
@@ -21,7 +21,6 @@ from sightline.engines.openvino_engine import OpenVinoEngine
 from sightline.errors import ConfigError, MissingExtraError
 from sightline.models.detector import Detector
 
-QUICK = ("nano", "resnet18")
 COMPILED = ("onnxruntime", "openvino")
 
 
