@@ -49,7 +49,7 @@ test: $(DEV_STAMP) programs ## all quick tests; SYSTEM_PACKAGES=no installs no D
 
 test-slow: $(DEV_STAMP) programs ## the slow tests, which `make test` leaves out
 	$(SAY) "Testing what is slow"
-	@$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m slow -n 2 --dist loadscope $(PYTEST_ARGS)
 
 programs:
 	@scripts/test-programs

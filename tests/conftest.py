@@ -2,10 +2,12 @@
 
 import itertools
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,3 +35,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(retry, "monotonic", itertools.count().__next__)
     yield
     vars(retry.STORAGE_RETRY).update(usual)
+
+
+_TRAINING = re.compile(
+    r"tests/integration/test_(engines|overfit)\.py::\w+\[(?P<family>.+?)(-(torch|onnx(runtime)?|openvino))?\]"
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, one process runs all tests of a family, and trains it once; the others go to both."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            training = _TRAINING.fullmatch(nodeid)
+            return training["family"] if training else nodeid
+
+    return Scheduling(config, log)

@@ -14,12 +14,6 @@ QUICK = ("nano", "resnet18")
 
 
 def trained_families(*, classify: bool) -> list[Any]:
-    """Parameters of tests that train: with `--dist loadgroup`, all tests of a family run in one process.
-
-    There it is trained once.
-    """
+    """Parameters of tests that train."""
     chosen = [name for name in TESTED if (name in CLASSIFIERS) is classify]
-    return [
-        pytest.param(name, marks=[pytest.mark.xdist_group(name), *([] if name in QUICK else [pytest.mark.slow])])
-        for name in chosen
-    ]
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in chosen]
