@@ -105,7 +105,7 @@ def check_life_of_a_model(home: Path, config: Config, uri: str, tmp_path: Path) 
         named = [note for note in notes if not note.startswith("engine ")]
         assert named == (["model 'boards' is boards/1 @champion of the registry"] if name == "boards" else [])
     samples = [bytes(sample.image) for sample in sightline.open_dataset("shapes", workspace=home)]
-    answers = sightline.load_model(bundle.path).predict(samples, threshold=0.001)
+    answers = sightline.load_model(bundle.path, workspace=home).predict(samples, threshold=0.001)
     place, wanted = max(enumerate(answers), key=lambda answer: len(list(answer[1].rows())))
 
     found = pyfunc(uri, "models:/boards@champion", samples[place], image(), cwd=tmp_path)

@@ -33,8 +33,12 @@ def make_bundle(place: Path, seed: int) -> Bundle:
     return save_bundle(place, model.state_dict(), info, {"README.md": b"a card"})
 
 
-def test_the_life_of_a_model_in_unity_catalog(catalog: Catalog, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def test_the_life_of_a_model_in_unity_catalog(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, current = tmp_path / "home", tmp_path / "current"
+    current.mkdir()
+    monkeypatch.chdir(current)
     first, second = (make_bundle(tmp_path / f"net-{seed}", seed) for seed in range(2))
     assert sightline.list_models(workspace=home) == []
     kept = sightline.register(first.path, NAME, alias="champion", workspace=home)
@@ -49,6 +53,7 @@ def test_the_life_of_a_model_in_unity_catalog(catalog: Catalog, tmp_path: Path) 
     for reference, wanted in ((NAME, first), (f"{NAME}@champion", first), (f"{NAME}/2", second)):
         assert sightline.load_model(reference, engine="torch", workspace=elsewhere).bundle.hash == wanted.hash
     assert "POST model-versions/generate-temporary-credentials" in catalog.calls
+    assert not list(current.iterdir())  # MLflow's default is a database there.
 
     promoted = sightline.promote(f"{NAME}/2", "champion", force=True, workspace=home)
     assert promoted.version.aliases == ("champion",)

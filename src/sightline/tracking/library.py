@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,16 @@ def telling(uri: str) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def tracking_uri(uri: str) -> Iterator[None]:
+    """While this lasts, MLflow takes this URI where its own code names none.
+
+    Its default is a database in the current directory, which is made on first use: its files of Unity Catalog do that.
+    """
+    with _environment({"MLFLOW_TRACKING_URI": uri}):
+        yield
+
+
 def is_missing(error: Exception) -> bool:
     """Whether MLflow said that there is no such thing."""
     return getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
@@ -66,20 +76,26 @@ def _import_quietly() -> None:
         logger = logging.getLogger(name)
         if not logger.handlers:  # So that logging has no reason to write to standard error by itself.
             logger.addHandler(logging.NullHandler())
-    kept = {name: os.environ.get(name) for name in _WHILE_IMPORTED}
-    os.environ.update(_WHILE_IMPORTED)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import mlflow.environment_variables as variables
-    finally:
-        for name, value in kept.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with _environment(_WHILE_IMPORTED), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import mlflow.environment_variables as variables
     # MLflow waits four minutes for a server that is gone. The environment, where it says something, still wins.
     variables.MLFLOW_HTTP_REQUEST_MAX_RETRIES.default = 2
     variables.MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR.default = 1
     variables.MLFLOW_HTTP_REQUEST_TIMEOUT.default = 20
     variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.default = False
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables that are set for a while."""
+    kept = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

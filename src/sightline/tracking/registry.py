@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.config import TrackingConfig
 from sightline.errors import ConfigError, NotFoundError
 from sightline.secrets import redact
-from sightline.tracking.library import is_missing, is_there_already, telling
+from sightline.tracking.library import is_missing, is_there_already, telling, tracking_uri
 from sightline.tracking.pyfunc_files import BUNDLE, write_pyfunc
 from sightline.tracking.store import Store
 from sightline.workspace import check_name
@@ -282,7 +282,8 @@ class RegistrySource:
     def _files(self) -> Any:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-        return get_artifact_repository(self.location, tracking_uri=self.uri, registry_uri=self.registry_uri)
+        with tracking_uri(self.uri):
+            return get_artifact_repository(self.location, tracking_uri=self.uri, registry_uri=self.registry_uri)
 
     @cached_property
     def _listed(self) -> set[str]:
