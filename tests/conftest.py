@@ -37,6 +37,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     vars(retry.STORAGE_RETRY).update(usual)
 
 
+_BEFORE = pytest.StashKey[set[str]]()
+_CACHES = {".hypothesis", ".pytest_cache", "__pycache__"}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_BEFORE] = set(os.listdir())  # noqa: PTH208
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if tests left anything in the current directory, as a command without a workspace does."""
+    left = set(os.listdir()) - session.config.stash[_BEFORE] - _CACHES  # noqa: PTH208
+    if left and not hasattr(session.config, "workerinput"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.get_terminal_writer().line(f"\nTests left {', '.join(sorted(left))} in {Path.cwd()}.", red=True)
+
+
 _TRAINING = re.compile(
     r"tests/integration/test_(engines|overfit)\.py::\w+\[(?P<family>.+?)(-(torch|onnx(runtime)?|openvino))?\]"
 )
