@@ -117,7 +117,7 @@ def test_integers_score_like_floats(family: str, to: Any, teach: Any, overfitted
         known.run, to=to, output=tmp_path / "int8", int8=True, calibrate="boards", workspace=overfitted
     )
     found = open_exported(known.model, directory, threads=1).detect(known.images)
-    assert known.score(found) == pytest.approx(known.score(known.found), abs=0.02)
+    assert known.score(found) >= known.score(known.found) - 0.02  # By chance it may be higher.
     whole = sum(weight.numel() * 4 for weight in known.model.parameters())
     suffix = {"onnx": ".onnx", "openvino": ".bin"}[to]
     assert 0 < sum(file.stat().st_size for file in directory.iterdir() if file.suffix == suffix) < 0.6 * whole
