@@ -3,7 +3,14 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from sightline.errors import StorageError
+from sightline.retry import STORAGE_RETRY
+
+Result = TypeVar("Result")
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -21,6 +28,24 @@ _OF_ONE_FILE = frozenset(
 )
 
 
+_PASSING = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ENOTCONN,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+}
+"""What network disks answer while their server, or the way to it, is away. A full disk does not pass by itself."""
+
+
 class UnsuitableFile(OSError):
     """A file that is never read, however well its disk works: no regular one, or too large."""
 
@@ -28,6 +53,41 @@ class UnsuitableFile(OSError):
 def concerns_one_file(error: OSError) -> bool:
     """Whether an error is about the file that was asked for; any other, such as EIO or ESTALE, is about its disk."""
     return isinstance(error, UnsuitableFile) or error.errno in _OF_ONE_FILE
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a failure of a disk may pass by itself."""
+    return isinstance(error, OSError) and error.errno in _PASSING
+
+
+def says_it_may_pass(message: str) -> bool:
+    """The same for what libraries tell of such a failure in words."""
+    return any(os.strerror(number) in message for number in _PASSING)
+
+
+def is_missing(error: OSError) -> bool:
+    """Whether an error says that there is no such file; not one that is forbidden, nor a disk that fails."""
+    return concerns_one_file(error) and not isinstance(error, PermissionError)
+
+
+def read_patiently(read: Callable[[], Result], *, what: str) -> Result:
+    """What a disk answers; one that fails for a while is asked again, for that says nothing about what lies on it.
+
+    Args:
+        what: What is done, for messages.
+
+    Raises:
+        OSError: What was asked for is missing; no other OSError is raised.
+        StorageError: The disk fails for longer than the retry policy allows, or forbids it.
+    """
+    try:
+        return STORAGE_RETRY.call(
+            read, what=what, passes=lambda error: isinstance(error, OSError) and not concerns_one_file(error)
+        )
+    except OSError as error:
+        if is_missing(error):
+            raise
+        raise StorageError(f"{what} failed: {error}. When it can be read again, run the same command") from error
 
 
 def holds_something(path: str) -> bool:
@@ -41,14 +101,14 @@ def holds_something(path: str) -> bool:
 
 def file_size(path: str) -> int | None:
     """Size of a regular file, or None if there is none of that name."""
-    status = _status(path)
-    return status.st_size if status and stat.S_ISREG(status.st_mode) else None
+    found = _status(path)
+    return found.st_size if found and stat.S_ISREG(found.st_mode) else None
 
 
 def is_directory(path: str) -> bool:
     """Whether there is a directory of that name."""
-    status = _status(path)
-    return status is not None and stat.S_ISDIR(status.st_mode)
+    found = _status(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def is_link(path: str) -> bool:
@@ -65,10 +125,10 @@ def read_file(path: str) -> bytes:
         raise UnsuitableFile("it is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        opened = os.fstat(descriptor)
+        if not stat.S_ISREG(opened.st_mode):
             raise UnsuitableFile("it is not a regular file")
-        check_size(status.st_size)
+        check_size(opened.st_size)
         return file.readall()
 
 
@@ -96,8 +156,24 @@ def make_directory(path: Path) -> None:
     sync(path.parent)
 
 
-def _status(path: str) -> os.stat_result | None:
+def status(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """What a disk says of a name; None if there is nothing of that name.
+
+    Raises:
+        OSError: The disk cannot say.
+    """
     try:
         return os.stat(path)  # noqa: PTH116
-    except (OSError, ValueError):  # ValueError: a NUL in the name
+    except ValueError:  # A NUL in the name
+        return None
+    except OSError as error:
+        if concerns_one_file(error):
+            return None
+        raise
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return status(path)
+    except OSError:
         return None

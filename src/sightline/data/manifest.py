@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sightline.data.disk import sync
+from sightline.data.disk import read_patiently, sync
 from sightline.errors import DamagedError
 
 MANIFEST = "manifest.json"
@@ -41,17 +41,22 @@ def verify_manifest(directory: Path) -> str:
 
     Raises:
         DamagedError: A file is missing, changed, torn, or not listed.
+        StorageError: The disk cannot be read, which says nothing about the files.
     """
     try:
-        data = (directory / MANIFEST).read_bytes()
-        files = parse_manifest(data, str(directory))
-        for name, noted in files.items():
-            file = directory / name
-            if file.stat().st_size != noted.bytes or hash_file(file) != noted.sha256:
-                raise DamagedError(f"{str(file)!r} is not as it was written: get it anew from where it came")
-        others = {file.name for file in directory.iterdir()} - {*files, MANIFEST}
+        return read_patiently(lambda: _verify(directory), what=f"reading {str(directory)!r}")
     except OSError as error:
         raise DamagedError(f"{str(directory)!r} is not complete: {error}") from None
+
+
+def _verify(directory: Path) -> str:
+    data = (directory / MANIFEST).read_bytes()
+    files = parse_manifest(data, str(directory))
+    for name, noted in files.items():
+        file = directory / name
+        if file.stat().st_size != noted.bytes or hash_file(file) != noted.sha256:
+            raise DamagedError(f"{str(file)!r} is not as it was written: get it anew from where it came")
+    others = {file.name for file in directory.iterdir()} - {*files, MANIFEST}
     unlisted = sorted(name for name in others if not name.startswith("."))
     if unlisted:
         raise DamagedError(f"{str(directory)!r} holds {unlisted[0]!r}, which its manifest does not list: remove it")

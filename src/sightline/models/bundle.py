@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
 from sightline.data.atomic import partial_directory, publish_directory, recover_directory
+from sightline.data.disk import read_patiently, status
 from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, write_manifest
 from sightline.errors import ConfigError, DamagedError, FormatError, NotFoundError, StorageError
 from sightline.models.classifier import Classifier
@@ -91,7 +92,7 @@ class Bundle:
         info = self.info
         try:
             model = make_model(info.model, num_classes=len(info.classes), size=size or info.size)
-            model.load_state_dict(load_file(self.path / WEIGHTS))
+            model.load_state_dict(load(_read(self.path / WEIGHTS)))
         except (RuntimeError, SafetensorError, OSError, ConfigError) as error:
             reason = " ".join(str(error).split())[:300]
             raise DamagedError(f"{str(self.path)!r} is not a model of this version: {reason}") from None
@@ -109,10 +110,15 @@ def open_bundle(directory: Path) -> Bundle:
     Raises:
         NotFoundError: There is none.
         DamagedError: Anything is missing, changed or added.
+        StorageError: The disk cannot be read, which says nothing about the bundle.
     """
+    return read_patiently(lambda: _open(directory), what=f"reading {str(directory)!r}")
+
+
+def _open(directory: Path) -> Bundle:
     recover_directory(directory)
     while True:
-        if not (directory / DESCRIPTION).is_file():
+        if status(directory / DESCRIPTION) is None:
             raise NotFoundError(f"there is no model at {str(directory)!r}: `sightline train DATASET` makes one")
         inode = _inode(directory)
         try:
@@ -125,6 +131,11 @@ def open_bundle(directory: Path) -> Bundle:
             if _inode(directory) == inode:
                 return bundle
         # Another model took its place meanwhile, so files of two were read.
+
+
+def _read(file: Path) -> bytes:
+    """As bytes, for what libraries say of a disk that fails does not tell it from a damaged file."""
+    return read_patiently(file.read_bytes, what=f"reading {str(file)!r}")
 
 
 def _inode(directory: Path) -> int | None:

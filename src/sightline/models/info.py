@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sightline.data.disk import read_patiently
 from sightline.data.geometry import FILL
 from sightline.errors import DamagedError
 from sightline.models.letterbox import Letterbox
@@ -123,9 +124,10 @@ def read_info(file: Path) -> ModelInfo:
 
     Raises:
         DamagedError: It is not one that this version reads.
+        StorageError: The disk cannot be read.
     """
     try:
-        values = json.loads(file.read_text("utf-8"))
+        values = json.loads(read_patiently(lambda: file.read_text("utf-8"), what=f"reading {str(file)!r}"))
         if isinstance(values, dict):
             values = _upgraded(values, str(file))
         return ModelInfo.model_validate(values)

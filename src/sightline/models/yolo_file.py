@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sightline.data.disk import read_file
+from sightline.data.disk import read_file, read_patiently
 from sightline.errors import FormatError, MissingExtraError, NotFoundError
 
 _DOMAINS = ("", "ai.onnx")
@@ -16,7 +16,7 @@ def read_onnx_bytes(file: Path) -> bytes:
     if not file.exists():
         raise NotFoundError(f"{str(file)!r} is not there")
     try:
-        return read_file(str(file))
+        return read_patiently(lambda: read_file(str(file)), what=f"reading {str(file)!r}")
     except OSError as error:
         raise FormatError(f"{str(file)!r} cannot be read: {error}") from None
 

@@ -14,20 +14,21 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
-from sightline.data.disk import make_directory, sync
-from sightline.data.manifest import verify_manifest, write_manifest
+from sightline.data.disk import make_directory, may_pass, read_patiently, says_it_may_pass, sync
+from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, write_manifest
 from sightline.errors import DamagedError, FormatError, StorageError
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
+from sightline.retry import STORAGE_RETRY
 
 _FORMAT = 1
 _PROGRESS = "progress.json"
@@ -71,23 +72,18 @@ class CheckpointDirectory:
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint; when this returns it survives a crash of the machine.
 
+        A disk that fails for a while is tried again, each time with all files anew.
+
         Raises:
             NotFiniteError: The weights are not finite; nothing is written.
             StorageError: The disk refused; earlier checkpoints are untouched.
         """
         refuse_not_finite(checkpoint.weights)
         refuse_not_finite(checkpoint.ema or {})
-        final = self._free_place(checkpoint.progress["step"])
-        partial = self.path / f".{final.name}.{os.getpid()}.tmp"
+        what = f"saving a checkpoint in {str(self.path)!r}"
         try:
-            self._remove_partial()
-            make_directory(self.path)
-            partial.mkdir()
-            _write_files(partial, checkpoint)
-            partial.rename(final)
-            sync(self.path)
+            final = STORAGE_RETRY.call(lambda: self._save(checkpoint), what=what, passes=_may_pass)
         except (OSError, RuntimeError, SafetensorError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise StorageError(f"cannot save a checkpoint in {str(self.path)!r}: {error}") from error
         self._remove_others(final)
         return final
@@ -97,6 +93,7 @@ class CheckpointDirectory:
 
         Raises:
             FormatError: It was written by a later version.
+            StorageError: The disk cannot be read, so nobody knows which ones are whole.
         """
         for place in self._newest_first():
             try:
@@ -109,34 +106,58 @@ class CheckpointDirectory:
         """What the newest checkpoint says of the run's progress, without verifying it; None if there is none."""
         for place in self._newest_first():
             try:
-                return _read_progress(place)
-            except (FileNotFoundError, ValueError):
+                return read_patiently(partial(_read_progress, place), what=f"reading {str(place)!r}")
+            except (OSError, ValueError):
                 continue  # Torn by a crash, or replaced by a newer one meanwhile.
         return None
 
-    def _newest_first(self) -> Iterator[Path]:
-        yield from sorted(self.path.glob("step-*"), reverse=True)
+    def _save(self, checkpoint: Checkpoint) -> Path:
+        make_directory(self.path)
+        self._remove_unfinished()
+        final = self._free_place(checkpoint.progress["step"])
+        unfinished = self.path / f".{final.name}.{os.getpid()}.tmp"
+        try:
+            unfinished.mkdir()
+            _write_files(unfinished, checkpoint)
+            unfinished.rename(final)
+            sync(self.path)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return final
+
+    def _names(self) -> list[str]:
+        """All names in the directory. Not by `Path.glob`, which takes a disk that cannot be read for an empty one."""
+        try:
+            return os.listdir(self.path)  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _newest_first(self) -> list[Path]:
+        names = read_patiently(self._names, what=f"reading {str(self.path)!r}")
+        return [self.path / name for name in sorted(names, reverse=True) if name.startswith("step-")]
 
     def _free_place(self, step: int) -> Path:
         """A step may be saved twice, before and after it is scored; what was saved first stays until that is done."""
-        name = f"step-{step:08d}"
-        places = (self.path / (f"{name}.{times}" if times else name) for times in count())
-        return next(place for place in places if not place.exists())
+        name, taken = f"step-{step:08d}", set(self._names())
+        names = (f"{name}.{times}" if times else name for times in count())
+        return self.path / next(free for free in names if free not in taken)
 
     def _remove_others(self, saved: Path) -> None:
         """Keep the newest whole ones up to the one just saved.
 
         Whatever is newer is of no use: had it been whole, the run would have gone on from there.
         """
-        whole = [place for place in self._newest_first() if place <= saved and place not in self._damaged]
-        for place in self._newest_first():
+        places = self._newest_first()
+        whole = [place for place in places if place <= saved and place not in self._damaged]
+        for place in places:
             if place not in whole[: self._keep]:
                 shutil.rmtree(place, ignore_errors=True)
                 self._damaged.discard(place)
 
-    def _remove_partial(self) -> None:
-        for place in self.path.glob(".step-*.tmp"):
-            shutil.rmtree(place, ignore_errors=True)
+    def _remove_unfinished(self) -> None:
+        for name in self._names():
+            if name.startswith(".step-") and name.endswith(".tmp"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
 
 
 def load_checkpoint(place: Path) -> Checkpoint:
@@ -144,19 +165,26 @@ def load_checkpoint(place: Path) -> Checkpoint:
 
     Raises:
         DamagedError: A file is missing, torn or changed.
+        StorageError: The disk cannot be read, which says nothing about the checkpoint.
     """
     verify_manifest(place)
-    ema, seen = place / "ema.safetensors", place / "seen.json"
     try:
-        return Checkpoint(
-            weights=load_file(place / "weights.safetensors"),
-            ema=load_file(ema) if ema.exists() else None,
-            optimizer=_load_tensors(place / "optimizer.pt"),
-            progress=_read_progress(place),
-            seen=json.loads(seen.read_text("utf-8")) if seen.exists() else [],
-        )
+        return read_patiently(partial(_read_files, place), what=f"reading {str(place)!r}")
     except (OSError, SafetensorError) as error:  # A run that is training has removed it meanwhile.
         raise DamagedError(f"{str(place)!r} cannot be read: {error}") from error
+
+
+def _read_files(place: Path) -> Checkpoint:
+    """Every file is read as bytes: what libraries say of a disk that fails does not tell it from a damaged file."""
+    files = parse_manifest((place / MANIFEST).read_bytes(), str(place))
+    ema, seen = "ema.safetensors", "seen.json"
+    return Checkpoint(
+        weights=load((place / "weights.safetensors").read_bytes()),
+        ema=load((place / ema).read_bytes()) if ema in files else None,
+        optimizer=_load_tensors(place / "optimizer.pt"),
+        progress=_read_progress(place),
+        seen=json.loads((place / seen).read_text("utf-8")) if seen in files else [],
+    )
 
 
 def _read_progress(place: Path) -> dict[str, Any]:
@@ -172,10 +200,15 @@ def _read_progress(place: Path) -> dict[str, Any]:
 
 def _load_tensors(file: Path) -> dict[str, Any]:
     """Tensors and numbers; anything else in the file is refused, not run."""
+    content = io.BytesIO(file.read_bytes())
     try:
-        return torch.load(file, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
+        return torch.load(content, weights_only=True, map_location="cpu")  # type: ignore[no-any-return]
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise DamagedError(f"{str(file)!r} holds more than tensors and numbers: {str(error)[:200]}") from None
+
+
+def _may_pass(error: BaseException) -> bool:
+    return may_pass(error) or (isinstance(error, SafetensorError) and says_it_may_pass(str(error)))
 
 
 def _write_files(directory: Path, checkpoint: Checkpoint) -> None:

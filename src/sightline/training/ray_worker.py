@@ -113,7 +113,10 @@ class _Store:
             raise error.cause from None
 
     def load_latest(self) -> Checkpoint | None:
-        found: Checkpoint | None = ray.get(self.post.load_latest.remote())
+        try:
+            found: Checkpoint | None = ray.get(self.post.load_latest.remote())
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
         return found
 
 

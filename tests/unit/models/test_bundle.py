@@ -1,18 +1,22 @@
 """A bundle is complete or absent, and not a byte of it can change unnoticed."""
 
+import builtins
 import json
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from failing_disk import ALWAYS, FailingDisk
 from sightline.data.manifest import write_manifest
 from sightline.engines.opening import open_predictor
-from sightline.errors import DamagedError, NotFoundError, TrainingError
+from sightline.errors import DamagedError, NotFoundError, StorageError, TrainingError
 from sightline.models.bundle import Bundle, describe, open_bundle, save_bundle
 from sightline.models.factory import make_model
 
@@ -211,3 +215,33 @@ def test_weights_that_are_not_finite_are_never_written(bundle: Bundle, tmp_path:
 def test_the_hash_is_that_of_the_bytes_wherever_they_lie(bundle: Bundle, tmp_path: Path) -> None:
     shutil.copytree(bundle.path, tmp_path / "elsewhere")
     assert open_bundle(tmp_path / "elsewhere").hash == bundle.hash
+
+
+OPENING = [(os, "stat", "model.json"), (Path, "read_text", "model.json"), (builtins, "open", "weights.safetensors")]
+
+
+@pytest.mark.parametrize("read", OPENING, ids=lambda read: read[1])
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_fails_is_asked_again_and_is_no_damage(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, read: tuple[Any, str, str]
+) -> None:
+    disk = FailingDisk(monkeypatch, *read, failures=2)
+    assert open_bundle(bundle.path).hash == bundle.hash
+    assert disk.failed == 2
+    disk.failures = ALWAYS
+    with pytest.raises(StorageError, match=r"reading '.* failed: .*Input/output error"):
+        open_bundle(bundle.path)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_weights_on_a_disk_that_fails_are_no_model_of_another_version(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FailingDisk(monkeypatch, Path, "read_bytes", "weights.safetensors", failures=2)
+    expected = load_file(bundle.path / "weights.safetensors")
+    for name, tensor in bundle.load().state_dict().items():
+        assert torch.equal(tensor, expected[name])
+    assert disk.failed == 2
+    disk.failures = ALWAYS
+    with pytest.raises(StorageError, match=r"weights\.safetensors' failed: .*Input/output error"):
+        bundle.load()

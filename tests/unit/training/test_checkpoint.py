@@ -1,15 +1,18 @@
 """Checkpoints are complete or absent, whatever happens to the disk."""
 
+import errno
 import os
 import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from failing_disk import ALWAYS, FailingDisk
 from sightline.data.manifest import write_manifest
 from sightline.errors import DamagedError, FormatError, StorageError, TrainingError
 from sightline.training.checkpoint import Checkpoint, CheckpointDirectory, load_checkpoint
@@ -208,3 +211,121 @@ def test_a_torn_one_does_not_take_the_place_of_a_whole_one(tmp_path: Path) -> No
     found = CheckpointDirectory(tmp_path).load_latest()
     assert found is not None
     assert found.progress == {"step": 4}
+
+
+READS = [(Path, "read_bytes"), (Path, "stat"), (Path, "read_text"), (os, "listdir")]
+
+
+@pytest.mark.parametrize(("owner", "function"), READS)
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_cannot_be_read_for_a_while_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, function: str
+) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    for step in (1, 2):
+        directory.save(checkpoint(step))
+    disk = FailingDisk(monkeypatch, owner, function, str(tmp_path))
+    disk.failures = 2
+    found = directory.load_latest()
+    assert disk.failed == 2
+    assert found is not None
+    assert found.progress == {"step": 2}
+    disk.failures = 2
+    assert directory.latest_progress() == {"step": 2}
+
+
+@pytest.mark.parametrize(("owner", "function"), READS)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_cannot_be_read_is_no_reason_to_pass_over_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, number: int
+) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    for step in (1, 2):
+        directory.save(checkpoint(step))
+    with monkeypatch.context() as patch:
+        disk = FailingDisk(patch, owner, function, str(tmp_path))
+        disk.failures, disk.number = ALWAYS, number
+        with pytest.raises(StorageError, match=rf"reading '{tmp_path}.* failed: .*{os.strerror(number)}.*same command"):
+            directory.load_latest()
+        assert disk.failed == 1 or number != errno.EACCES, "what is forbidden is not tried again"
+    found = directory.load_latest()
+    assert found is not None
+    assert found.progress == {"step": 2}
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the run that trains has saved a newer one."""
+    place = CheckpointDirectory(tmp_path).save(checkpoint(1))
+    monkeypatch.setattr("sightline.training.checkpoint.verify_manifest", shutil.rmtree)
+    with pytest.raises(DamagedError, match=r"cannot be read: .*No such file"):
+        load_checkpoint(place)
+
+
+WRITES = [
+    (os, "fsync", ""),
+    (os, "listdir", ""),
+    (Path, "mkdir", ".step-00000003"),
+    (Path, "write_bytes", "optimizer.pt"),
+    (Path, "rename", ".step-00000003"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write[1])
+@pytest.mark.parametrize("failures", [1, 2])
+@pytest.mark.usefixtures("impatient")
+def test_a_save_on_a_disk_that_fails_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: tuple[Any, str, str], failures: int
+) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    for step in (1, 2):
+        directory.save(checkpoint(step))
+    with monkeypatch.context() as patch:
+        disk = FailingDisk(patch, *write)
+        disk.failures = failures
+        assert directory.save(checkpoint(3)) == tmp_path / "step-00000003"
+        assert disk.failed == failures
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    assert load_checkpoint(tmp_path / "step-00000003").progress == {"step": 3}
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write[1])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES, errno.EROFS])
+@pytest.mark.usefixtures("impatient")
+def test_a_save_on_a_disk_that_fails_for_good_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: tuple[Any, str, str], number: int
+) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    for step in (1, 2):
+        directory.save(checkpoint(step))
+    with monkeypatch.context() as patch:
+        disk = FailingDisk(patch, *write)
+        disk.failures, disk.number = ALWAYS, number
+        with pytest.raises(StorageError, match=os.strerror(number)):
+            directory.save(checkpoint(3))
+        assert (disk.failed > 1) == (number == errno.EIO), "a full or forbidden disk does not pass"
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_directory_that_cannot_be_listed_after_a_save_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes it for empty first, and lists it again, finds nothing among the newest ones and removes all."""
+    directory = CheckpointDirectory(tmp_path)
+    directory.save(checkpoint(1))
+    failures = [OSError(errno.EIO, "Input/output error")]
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if failures and str(path) == str(tmp_path) and (tmp_path / "step-00000002").exists():
+            raise failures.pop()
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "listdir", lambda path: [entry.name for entry in scandir(path)])
+    directory.save(checkpoint(2))
+    assert not failures
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]

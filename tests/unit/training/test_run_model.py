@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import sightline
+from failing_disk import ALWAYS, FailingDisk
 from sightline.config import Config, TrackingConfig, load_config
 from sightline.data.dataset import Dataset
 from sightline.data.manifest import write_manifest
-from sightline.errors import ConfigError, NotFoundError
+from sightline.errors import ConfigError, NotFoundError, StorageError
 from sightline.models.bundle import Bundle
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.identity import choose_name, run_name
@@ -98,6 +99,20 @@ def test_a_run_without_a_score_has_no_model(workspace: Workspace, tmp_path: Path
     shutil.copytree(workspace.runs / "stopped", copied.runs / "young", ignore=shutil.ignore_patterns("best", "model"))
     with pytest.raises(NotFoundError, match="run 'young' has no model yet"):
         find(copied, "young")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_best_model_on_a_disk_that_fails(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are not damaged, so nobody is told to train anew."""
+    copied = Workspace(tmp_path)
+    shutil.copytree(workspace.runs / "stopped", copied.runs / "run", ignore=shutil.ignore_patterns("model"))
+    disk = FailingDisk(monkeypatch, Path, "read_bytes", str(copied.runs / "run" / "best"), failures=ALWAYS)
+    with pytest.raises(StorageError, match=r"run/best/step-\d+' failed: .*Input/output error.*run the same command"):
+        find(copied, "run")
+    disk.failures = 2
+    assert find(copied, "run")[0].info.run is not None
 
 
 def test_more_epochs_extend_a_run_that_has_ended(workspace: Workspace, shapes: Dataset, tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ A file is written beside and linked into place, which fails if the name is taken
 again. An operation whose answer was lost may be done already; then the bytes that are there are those to be written.
 """
 
-import errno
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from sightline.data.disk import make_directory, sync
+from sightline.data.disk import make_directory, may_pass, sync
 from sightline.errors import StorageError
 from sightline.process_identity import is_abandoned, unique_name
 from sightline.retry import STORAGE_RETRY
@@ -20,22 +19,6 @@ T = TypeVar("T")
 
 PARTIAL = ".partial"
 """The folder of files that are being written."""
-_PASSING = {
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.ENOTCONN,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-    errno.ECONNABORTED,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-}
-"""What network disks answer while their server, or the way to it, is away. A full disk does not pass by itself."""
 
 
 class AtomicFiles:
@@ -141,16 +124,6 @@ class AtomicFiles:
             if not revalidate or file.name not in os.listdir(file.parent):  # noqa: PTH208
                 return None
             return file.read_bytes()
-
-
-def may_pass(error: BaseException) -> bool:
-    """Whether a failure of a disk may pass by itself."""
-    return isinstance(error, OSError) and error.errno in _PASSING
-
-
-def says_it_may_pass(message: str) -> bool:
-    """The same for what libraries tell of such a failure in words."""
-    return any(os.strerror(number) in message for number in _PASSING)
 
 
 def _holds(file: Path, content: bytes) -> bool:

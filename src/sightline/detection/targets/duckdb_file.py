@@ -16,8 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from sightline.data.disk import make_directory
-from sightline.detection.targets.atomic_files import may_pass, says_it_may_pass
+from sightline.data.disk import make_directory, may_pass, says_it_may_pass
 from sightline.detection.targets.connector import Collision, Query, Unreachable
 from sightline.errors import ExistsError, SightlineError, StorageError
 from sightline.secrets import redact

@@ -28,8 +28,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sightline.data.disk import says_it_may_pass
 from sightline.detection.schema import IMAGES, REJECTED
-from sightline.detection.targets.atomic_files import PARTIAL, AtomicFiles, says_it_may_pass
+from sightline.detection.targets.atomic_files import PARTIAL, AtomicFiles
 from sightline.detection.targets.file_lock import locked, refuse_useless_locks
 from sightline.detection.targets.lease import LEASES, FileLeases
 from sightline.detection.targets.row_file import RowFile, describe_rows, encode_rows, read_rows
