@@ -9,7 +9,7 @@ from sightline.config import Config, ExportFormatName, load_config
 from sightline.data.dataset import Dataset
 from sightline.data.ingest import Progress, Source, check_settings, write_dataset
 from sightline.data.location import without_secrets
-from sightline.data.schema import MANIFEST, DatasetInfo, read_manifest
+from sightline.data.schema import DatasetInfo, has_manifest, read_manifest
 from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, TrackingError
@@ -112,7 +112,7 @@ def list_datasets(*, workspace: str | Path | None = None) -> list[DatasetInfo]:
     """
     directory = Workspace.find(workspace).datasets
     places = sorted(directory.iterdir()) if directory.is_dir() else []
-    return [read_manifest(Folder.open(place)) for place in places if (place / MANIFEST).is_file()]
+    return [read_manifest(folder) for folder in map(Folder.open, places) if has_manifest(folder)]
 
 
 def export_dataset(

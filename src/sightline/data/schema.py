@@ -6,8 +6,9 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from sightline.data.storage import Folder
-from sightline.errors import DamagedError, NotFoundError
+from sightline.data.storage import NOT_FOUND, Folder, ask_patiently
+from sightline.errors import DamagedError, ImageError, NotFoundError, SourceError, StorageError
+from sightline.retry import STORAGE_RETRY
 
 FORMAT_VERSION = 2
 """2: `areas` of boxes, and `content` in the index. Datasets of format 1, which have neither, are read too."""
@@ -101,14 +102,20 @@ class DatasetInfo(BaseModel):
         return sum(self.rejected.get("image rejected", {}).values())
 
 
+def has_manifest(folder: Folder) -> bool:
+    """Whether a folder is a dataset; a disk or bucket that fails for a while is asked again."""
+    return ask_patiently(lambda: folder.is_file(MANIFEST), what=f"looking for {folder.location}/{MANIFEST}")
+
+
 def read_manifest(folder: Folder) -> DatasetInfo:
-    """Read `dataset.json`; a folder without one is not a dataset, for it is written last."""
-    if not folder.is_file(MANIFEST):
-        raise NotFoundError(
-            f"there is no dataset at {folder.location!r} (no {MANIFEST}): `sightline datasets` lists what there is, "
-            "`sightline ingest SOURCE --to NAME` makes one"
-        )
-    text = folder.read(MANIFEST)
+    """Read `dataset.json`; a folder without one is not a dataset, for it is written last.
+
+    Raises:
+        NotFoundError: There is none.
+        StorageError: The disk or bucket cannot be read, which says nothing about the dataset.
+        DamagedError: It is not one that this version reads.
+    """
+    text = _read_patiently(folder)
     try:
         version = json.loads(text)["format_version"]
         if version not in range(1, FORMAT_VERSION + 1):  # First: other fields of a newer format may differ, too.
@@ -119,3 +126,18 @@ def read_manifest(folder: Folder) -> DatasetInfo:
         return DatasetInfo.model_validate_json(text)
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{folder.location}/{MANIFEST} cannot be read: {error}") from None
+
+
+def _read_patiently(folder: Folder) -> bytes:
+    place = f"{folder.location}/{MANIFEST}"
+    try:
+        return ask_patiently(lambda: folder.read(MANIFEST), what=f"reading {place}")
+    except SourceError as error:  # Not as one of the source of a job, which would be tried for another minute.
+        raise StorageError(f"{place} could not be read for {STORAGE_RETRY.give_up_after_s:g} s: {error}") from error
+    except ImageError as error:
+        if error.reason != NOT_FOUND:
+            raise StorageError(f"{place} cannot be read: {error}") from error
+        raise NotFoundError(
+            f"there is no dataset at {folder.location!r} (no {MANIFEST}): `sightline datasets` lists what there is, "
+            "`sightline ingest SOURCE --to NAME` makes one"
+        ) from None

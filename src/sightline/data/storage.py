@@ -2,16 +2,20 @@
 
 import os
 import posixpath
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyarrow import fs as pafs
 
 from sightline.data import disk
 from sightline.data.location import BUCKET_SCHEMES, leads_out, open_bucket, without_secrets
 from sightline.errors import ImageError, NotFoundError, SourceError, StorageError
+from sightline.retry import STORAGE_RETRY
+
+Result = TypeVar("Result")
 
 _LEADS_OUT, _FOLDER_LINK = "path leads out of the source", "link to a folder is not followed"
 LINK_REASONS = (_LEADS_OUT, _FOLDER_LINK)
@@ -148,12 +152,15 @@ class Folder:
         return self.read(name).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
     def size(self, name: str) -> int | None:
-        """Size in bytes of a trusted name, or None if there is no such file."""
-        path = self.full_path(name)
+        """Size in bytes of a trusted name, or None if there is no such file.
+
+        Raises:
+            SourceError: The disk or bucket cannot say at the moment; the same goes for `is_file` and `is_folder`.
+        """
+        found = self._status(name)
         if self.is_local:
-            return disk.file_size(path)
-        info = self.filesystem.get_file_info(path)
-        return int(info.size or 0) if info.type == pafs.FileType.File else None
+            return found.st_size if found and stat.S_ISREG(found.st_mode) else None
+        return int(found.size or 0) if found.type == pafs.FileType.File else None
 
     def is_file(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -161,10 +168,20 @@ class Folder:
 
     def is_folder(self, name: str = "") -> bool:
         """Whether there is such a folder."""
-        path = self.full_path(name)
+        found = self._status(name)
         if self.is_local:
-            return disk.is_directory(path)
-        return bool(self.filesystem.get_file_info(path).type == pafs.FileType.Directory)
+            return bool(found and stat.S_ISDIR(found.st_mode))
+        return bool(found.type == pafs.FileType.Directory)
+
+    def _status(self, name: str) -> Any:
+        """What a disk or bucket says of a trusted name."""
+        path = self.full_path(name)
+        try:
+            return disk.status(path) if self.is_local else self.filesystem.get_file_info(path)
+        except OSError as error:
+            raise SourceError(
+                f"{path!r}: {error}"[:300] + ". When it can be read again, run the same command"
+            ) from None
 
     def names(self, name: str = "") -> list[tuple[str, bool]]:
         """Sorted (name, is_folder) of the files and folders directly in a subfolder; empty if there is none.
@@ -200,11 +217,16 @@ class Folder:
                 waiting.pop()
 
     def _scan(self, name: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+        path = self.full_path(name)
+
+        def scan() -> list[os.DirEntry[str]]:
+            with os.scandir(path) as listing:
+                return sorted((e for e in listing if not e.name.startswith(".")), key=lambda entry: entry.name)
+
         try:
-            with os.scandir(self.full_path(name)) as listing:
-                found = sorted((e for e in listing if not e.name.startswith(".")), key=lambda entry: entry.name)
+            found = disk.read_patiently(scan, what=f"listing {path!r}")
         except OSError as error:
-            raise StorageError(f"cannot list {self.full_path(name)!r}: {error}") from error
+            raise StorageError(f"cannot list {path!r}: {error}") from error
         return iter([(posixpath.join(name, entry.name), entry) for entry in found])
 
     def _judge(self, name: str, entry: "os.DirEntry[str]") -> File | Skipped:
@@ -275,6 +297,18 @@ def read_failure(name: str, error: OSError | ValueError) -> ImageError | SourceE
     if disk.concerns_one_file(error) or "ACCESS_DENIED" in detail:
         return ImageError("file not readable", detail, stage="read")
     return SourceError(f"{detail}. When it can be read again, run the same command")
+
+
+def ask_patiently(ask: Callable[[], Result], *, what: str) -> Result:
+    """What a source answers; one that cannot be read is asked again.
+
+    Args:
+        what: What is done, for the log.
+
+    Raises:
+        SourceError: It could not be read for longer than the retry policy allows.
+    """
+    return STORAGE_RETRY.call(ask, what=what, passes=lambda error: isinstance(error, SourceError))
 
 
 def open_existing(location: str | Path) -> Folder:

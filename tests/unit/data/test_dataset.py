@@ -1,6 +1,7 @@
 """Reading back: the same bytes by row, by shard and from the source; damage is named, never garbage."""
 
 import json
+import os
 import pickle
 import shutil
 import tracemalloc
@@ -13,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from builders import coco_json, png, write_tree
 
+import sightline
+from failing_disk import ALWAYS, FailingDisk
 from sightline.data import dataset as dataset_module
 from sightline.data import ingest as ingest_module
 from sightline.data import shard as shard_module
 from sightline.data.dataset import Dataset
 from sightline.data.schema import ROWS
-from sightline.errors import DamagedError, NotFoundError, SightlineError
+from sightline.errors import DamagedError, NotFoundError, SightlineError, StorageError
 
 
 @pytest.fixture
@@ -305,3 +308,30 @@ def test_every_flipped_byte_is_noticed_or_harmless(dataset):
         except SightlineError:
             continue
         assert [(s.image_id, bytes(s.image), s.annotation.boxes.tobytes(), s.split, s.width) for s in found] == good
+
+
+@pytest.mark.parametrize("function", ["stat", "open"])
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_fails_while_a_dataset_is_opened(dataset, monkeypatch, function):
+    """It is asked again, and nobody is told that there is no dataset."""
+    disk = FailingDisk(monkeypatch, os, function, "dataset.json", failures=2)
+    assert Dataset.open(dataset.location).info == dataset.info
+    assert disk.failed == 2
+    disk.failures = ALWAYS
+    with pytest.raises(StorageError, match=rf"^{dataset.location}/dataset\.json could not be read.*Input/output error"):
+        Dataset.open(dataset.location)
+    disk.failures = 0
+    Path(dataset.location, "dataset.json").unlink()
+    with pytest.raises(NotFoundError, match="there is no dataset at"):
+        Dataset.open(dataset.location)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_dataset_on_a_disk_that_fails_is_listed(tmp_path, monkeypatch):
+    sightline.synth("shapes", "shapes", images=2, workspace=tmp_path)
+    disk = FailingDisk(monkeypatch, os, "stat", "dataset.json", failures=2)
+    assert [info.name for info in sightline.list_datasets(workspace=tmp_path)] == ["shapes"]
+    assert disk.failed == 2
+    disk.failures = ALWAYS
+    with pytest.raises(StorageError, match=r"dataset\.json'.*Input/output error"):
+        sightline.list_datasets(workspace=tmp_path)

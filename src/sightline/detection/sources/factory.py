@@ -8,8 +8,8 @@ from pathlib import Path
 from sightline.config import SourceConfig
 from sightline.data.formats.factory import is_database
 from sightline.data.formats.table_rows import SUFFIXES as INGEST_TABLES
-from sightline.data.schema import MANIFEST
-from sightline.data.storage import Folder
+from sightline.data.schema import MANIFEST, has_manifest
+from sightline.data.storage import Folder, ask_patiently
 from sightline.detection.item import Source
 from sightline.detection.sources import archive, listing, table_files
 from sightline.detection.sources.archive import ArchiveSource
@@ -75,7 +75,7 @@ def _open(
     if has_wildcard(text) and not _is_there(text):
         return _open_pattern(text, config)
     folder, _ = open_folder(text)
-    if folder.is_folder():
+    if ask_patiently(folder.is_folder, what=f"opening {_public(text)}"):
         return _open_folder(text, folder, config)
     if not _is_there(text):
         raise _not_found(text)
@@ -83,7 +83,7 @@ def _open(
 
 
 def _open_folder(text: str, folder: Folder, config: SourceConfig) -> Opened:
-    if folder.is_file(MANIFEST):
+    if has_manifest(folder):
         _check_settings("dataset", config)
         return DatasetSource(text, config.where), f"a dataset, for it holds {MANIFEST}"
     if tables := _only_tables(folder):
@@ -124,7 +124,7 @@ def _open_pattern(text: str, config: SourceConfig) -> Opened:
     _check_settings("pattern", config)
     root, _ = split_pattern(text)
     folder, public = open_folder(root)
-    if not folder.is_folder():
+    if not ask_patiently(folder.is_folder, what=f"opening {public}"):
         raise NotFoundError(f"nothing matches {_public(text)!r}: the folder {public!r} does not exist")
     return GlobSource(text), "images that match a pattern"
 
@@ -137,7 +137,7 @@ def _dataset_named(text: str, workspace: Workspace) -> str | None:
         location = str(workspace.datasets / check_name(text))
     except ConfigError:
         return None
-    return location if Folder.open(location).is_file(MANIFEST) else None
+    return location if has_manifest(Folder.open(location)) else None
 
 
 def _is_there(text: str) -> bool:
@@ -146,7 +146,7 @@ def _is_there(text: str) -> bool:
         return False
     place, name = split_file(text)
     folder, _ = open_folder(place)
-    return folder.is_file(name) or folder.is_folder(name)
+    return ask_patiently(lambda: folder.is_file(name) or folder.is_folder(name), what=f"opening {_public(text)}")
 
 
 def _only_tables(folder: Folder) -> list[str]:

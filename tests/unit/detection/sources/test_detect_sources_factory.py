@@ -1,5 +1,6 @@
 """What a source is taken for, datasets, limits, and settings that do not fit."""
 
+import os
 import pickle
 import zipfile
 
@@ -10,6 +11,7 @@ import pytest
 from source_builders import contents, opened, png, pngs, write_files
 
 import sightline
+from failing_disk import ALWAYS, FailingDisk
 from sightline.config import SourceConfig
 from sightline.detection.sources.archive import ArchiveSource
 from sightline.detection.sources.dataset import DatasetSource
@@ -189,3 +191,22 @@ def test_folder_named_like_a_dataset_is_meant_with_a_slash(workspace, tmp_path, 
 def test_single_image_in_a_bucket(bucket):
     bucket.write(pngs("in/a.png"))
     assert contents(opened(f"{bucket.url}/in/a.png")) == {f"{bucket.url}/in/a.png": png()}
+
+
+@pytest.mark.parametrize(
+    ("source", "missing", "kind"),
+    [
+        ("boards", "dataset.json", DatasetSource),
+        ("linked", "linked", DatasetSource),
+        ("photos", "photos", FolderSource),
+    ],
+)
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_fails_is_asked_again_what_a_source_is(place, workspace, monkeypatch, source, missing, kind):
+    disk = FailingDisk(monkeypatch, os, "stat", missing, failures=2)
+    found, _ = open_source(source, SourceConfig(), Workspace(workspace))
+    assert isinstance(found, kind)
+    assert disk.failed == 2
+    disk.failures = ALWAYS
+    with pytest.raises(StorageError, match=rf"{missing}.*Input/output error"):
+        open_source(source, SourceConfig(), Workspace(workspace))
