@@ -17,6 +17,7 @@ from sightline.config import Config
 from sightline.data.formats.layout import LINK_ADVICE
 from sightline.data.location import without_secrets
 from sightline.data.parallel import run_in_order
+from sightline.data.reach import check_reach
 from sightline.data.record import Entry, Reader, Reject
 from sightline.data.schema import (
     INDEX,
@@ -67,6 +68,8 @@ def write_dataset(
             target.publish(result.file, keep=result.num_rows > 0)
             if progress:
                 progress(tally.num_images, tally.num_rejected)
+        if tally.rejected:  # What was not found may not have been there for a moment only.
+            check_reach(source.reader.folders)
         _refuse_bad_outcome(tally, source, config)
         info = _describe(source, target, config, tally)
         side.close()

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from sightline.data.storage import Folder
+
 Task = Literal["detection", "classification"]
 
 
@@ -91,6 +93,11 @@ class Reader(Protocol):
     @property
     def task(self) -> Task:
         """Whether images carry boxes or one label each."""
+        ...
+
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """Where entries are loaded from: what is missing while one of these is out of reach is not missing there."""
         ...
 
     def entries(self) -> Iterator[Entry | Reject]:

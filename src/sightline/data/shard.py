@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sightline.data.decode import ImageHeader, check_image, read_header
+from sightline.data.reach import load_patiently
 from sightline.data.record import Entry, Loaded, Reader, Reject
 from sightline.data.schema import ROWS
 from sightline.data.split import Splitter
@@ -111,7 +112,7 @@ def scan_entries(reader: Reader, entries: Iterable[Entry]) -> list[tuple[bytes, 
     found = []
     for entry in entries:
         try:
-            loaded = reader.load(entry)
+            loaded = _load(reader, entry)
         except ImageError:
             continue  # It is met again, and reported, when the shard is written.
         found.append((hashlib.sha256(loaded.image).digest(), _classes_of(loaded)))
@@ -156,8 +157,12 @@ def _checked_rows(
             raise
 
 
+def _load(reader: Reader, entry: Entry) -> Loaded:
+    return load_patiently(lambda: reader.load(entry), reader.folders, entry.name)
+
+
 def _check(reader: Reader, entry: Entry, options: ShardOptions, rejects: list[Reject]) -> _Row:
-    loaded = reader.load(entry)
+    loaded = _load(reader, entry)
     check = check_image if options.verify == "full" else read_header
     header = check(loaded.image, max_pixels=options.max_pixels)
     annotation, problems = judge_boxes(entry.name, loaded, header)

@@ -186,8 +186,12 @@ class Folder:
     def names(self, name: str = "") -> list[tuple[str, bool]]:
         """Sorted (name, is_folder) of the files and folders directly in a subfolder; empty if there is none.
 
-        Hidden ones, links that lead out of the folder, pipes and devices are left out.
+        Hidden ones, links that lead out of the folder, pipes and devices are left out. A disk or bucket that fails for
+        a while is asked again.
         """
+        return ask_patiently(lambda: self._names(name), what=f"listing {self.full_path(name)!r}")
+
+    def _names(self, name: str) -> list[tuple[str, bool]]:
         if not self.is_folder(name):
             return []
         if self.is_local:
@@ -236,7 +240,10 @@ class Folder:
             return Skipped(name, _LEADS_OUT)
         if not entry.is_file():
             return Skipped(name, "not a regular file")
-        return File(name, entry.stat().st_size)
+        try:
+            return File(name, entry.stat().st_size)
+        except OSError:  # Whether it is gone, or the disk fails, is for whoever reads it to say.
+            return File(name, ask_patiently(lambda: self.size(name), what=f"asking for {name!r}") or 0)
 
     def _walk_bucket(self, name: str) -> Iterator[File | Skipped]:
         infos = self._list_bucket(name)

@@ -29,9 +29,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sightline
+from failing_disk import ALWAYS, FailingDisk
+from sightline import retry
 from sightline.config import Config, IngestConfig
+from sightline.data import disk
 from sightline.data import ingest as ingest_module
 from sightline.data import shard as shard_module
+from sightline.data.formats import coco
 from sightline.data.ingest import cut_into_shards
 from sightline.data.location import without_secrets
 from sightline.data.parallel import run_in_order
@@ -39,7 +43,15 @@ from sightline.data.record import Entry
 from sightline.data.split import HashSplitter, StratifiedSplitter, parse_fractions
 from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
-from sightline.errors import ConfigError, ExistsError, FormatError, StorageError, TooManyRejectedError
+from sightline.errors import (
+    ConfigError,
+    ExistsError,
+    FormatError,
+    NotFoundError,
+    SourceError,
+    StorageError,
+    TooManyRejectedError,
+)
 from sightline.process_identity import this_host
 
 
@@ -415,6 +427,7 @@ def test_without_secrets(location, written):
     assert without_secrets(location) == written
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.filterwarnings("ignore:Query string argument")
 def test_credentials_are_written_nowhere(tmp_path, ingest):
     import sqlite3
@@ -494,3 +507,166 @@ def test_ingest_is_quick_to_refuse(tmp_path, ingest):
     with pytest.raises(ExistsError):
         ingest(tmp_path / "does not even exist", "x")
     assert time.monotonic() - begin < 1
+
+
+def coco_source(root: Path, count: int = 20, *, others: tuple[str, ...] = ()) -> Path:
+    names = [f"{n:02d}.png" for n in range(count)]
+    boxes = [(n % count + 1, 1, 1, 2, 10, 10) for n in range(2 * count)]
+    return write_tree(
+        root,
+        {"c.json": coco_json([*names, *others], boxes)}
+        | {f"images/{name}": png(seed=n) for n, name in enumerate(names)},
+    )
+
+
+def yolo_source(root: Path, count: int = 20) -> Path:
+    pictures = {f"images/train/{n:02d}.png": png(seed=n) for n in range(count)}
+    labels = {f"labels/train/{n:02d}.txt": "0 0.5 0.5 0.2 0.2\n" for n in range(count)}
+    return write_tree(root, {"data.yaml": "train: images/train\nnames: [a]\n"} | pictures | labels)
+
+
+def voc_source(root: Path, count: int = 20) -> Path:
+    annotations = {f"Annotations/{n:02d}.xml": voc_xml([("a", 1, 1, 9, 9)]) for n in range(count)}
+    return write_tree(root, annotations | {f"JPEGImages/{n:02d}.png": png(seed=n) for n in range(count)})
+
+
+SOURCES = [classes_source, coco_source, yolo_source, voc_source]
+
+
+def when_read(monkeypatch, name: str, act) -> None:
+    """Do something before a file is read for the first time."""
+    real, done = disk.read_file, []
+
+    def read_file(path: str) -> bytes:
+        if path.endswith(name) and not done:
+            done.append(path)
+            act()
+        return real(path)
+
+    monkeypatch.setattr(disk, "read_file", read_file)
+
+
+@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("how", ["gone", "empty", "back"])
+@pytest.mark.parametrize("stratify", [False, True])
+@pytest.mark.usefixtures("impatient")
+def test_a_source_that_vanishes_is_not_a_source_with_fewer_images(tmp_path, ingest, monkeypatch, make, how, stratify):
+    """As when its file system is unmounted; one that comes back is read to the end."""
+    source, away = make(tmp_path / "source", 20), tmp_path / "away"
+    expected = ingest(source, "expected", stratify=stratify).info
+
+    def vanish() -> None:
+        source.rename(away)
+        if how == "empty":
+            source.mkdir()
+
+    def come_back(what: str, *_: object) -> None:
+        if how == "back" and away.exists():
+            away.rename(source)
+
+    when_read(monkeypatch, "05.png", vanish)
+    monkeypatch.setattr(retry._LOGGER, "warning", come_back)
+    if how == "back":
+        assert ingest(source, "found", stratify=stratify).info.content_hash == expected.content_hash
+        return
+    with pytest.raises(SourceError, match=rf"'{source}' is missing or empty on this machine: is it mounted\? When"):
+        ingest(source, "found", stratify=stratify)
+    assert [info.name for info in sightline.list_datasets(workspace=ingest.workspace)] == ["expected"]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("function", ["stat", "open"])
+@pytest.mark.usefixtures("impatient")
+def test_a_source_that_fails_for_a_while_loses_nothing(tmp_path, ingest, monkeypatch, make, function):
+    source = make(tmp_path / "source", 20)
+    expected = ingest(source).info
+    for name in ("05.png", "05.xml", "05.txt"):
+        with monkeypatch.context() as patch:
+            failing = FailingDisk(patch, os, function, name)
+            failing.failures = 2
+            found = ingest(source).info
+        assert (found.content_hash, found.rejected) == (expected.content_hash, expected.rejected)
+        assert failing.failed == (2 if any(source.rglob(f"*{name}")) else 0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_source_that_fails_for_good_ends_the_ingest(tmp_path, ingest, monkeypatch):
+    source = coco_source(tmp_path / "source")
+    FailingDisk(monkeypatch, os, "open", "05.png", failures=ALWAYS)
+    with pytest.raises(SourceError, match=r"05\.png.*Input/output error.*run the same command"):
+        ingest(source)
+    assert sightline.list_datasets(workspace=ingest.workspace) == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_folder_that_cannot_be_listed_for_a_while(tmp_path, ingest, monkeypatch):
+    source = classes_source(tmp_path / "source", 20)
+    failing = FailingDisk(monkeypatch, os, "scandir", "source/b", failures=2)
+    assert ingest(source).info.num_images == 20
+    assert failing.failed == 2
+
+
+def test_an_image_that_is_missing_is_one_reject(tmp_path, ingest):
+    dataset = ingest(coco_source(tmp_path / "source", 20, others=("missing.png",)))
+    assert dataset.info.num_images == 20
+    assert dataset.info.rejected == {"image rejected": {"file not found": 1}}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_labels_that_vanish_are_not_images_without_objects(tmp_path, ingest, monkeypatch):
+    """They lie elsewhere than the images, which are still there."""
+    source, images = yolo_source(tmp_path / "source"), tmp_path / "images"
+    (source / "images").rename(images)
+    assert ingest(source, images=str(images)).info.num_boxes == 20
+    when_read(monkeypatch, "images/train/05.png", lambda: source.rename(tmp_path / "away"))
+    with pytest.raises(SourceError, match=rf"'{source}' is missing or empty"):
+        ingest(source, images=str(images))
+    assert len(sightline.list_datasets(workspace=ingest.workspace)) == 1
+
+
+def test_a_source_that_vanishes_between_two_splits(tmp_path, ingest, monkeypatch, small_shards):
+    """All that was listed is read by then, and the next split is no folder that was not found."""
+    source, real = yolo_source(tmp_path / "source", 21), disk.read_file
+    splits = "train: images/train\nval: images/val\nnames: [a]\n"
+    write_tree(source, {"images/val/x.png": png(seed=99), "data.yaml": splits})
+
+    def read_file(path: str) -> bytes:
+        content = real(path)
+        if path.endswith("train/20.txt"):
+            source.rename(tmp_path / "away")
+        return content
+
+    monkeypatch.setattr(disk, "read_file", read_file)
+    with pytest.raises(SourceError, match=rf"'{source}' is missing or empty"):
+        ingest(source)
+    assert sightline.list_datasets(workspace=ingest.workspace) == []
+
+
+def test_a_folder_of_images_that_does_not_exist_is_refused_at_once(tmp_path, ingest):
+    with pytest.raises(NotFoundError, match=r"typo' does not exist"):
+        ingest(coco_source(tmp_path / "source"), images=str(tmp_path / "typo"))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_annotations_that_cannot_be_read_for_a_while_are_not_passed_over(tmp_path, ingest, monkeypatch):
+    """Nor taken for something else than COCO."""
+    write_tree(tmp_path / "s/annotations", {f"instances_{s}.json": coco_json([f"{s}.png"]) for s in ("train", "val")})
+    write_tree(tmp_path / "s", {f"images/{s}.png": png(seed=n) for n, s in enumerate(("train", "val"))})
+    real, failures = coco._read_head, [OSError(errno.EIO, "Input/output error")] * 2
+
+    class Failing:
+        """Opens files as the folder's own file system does, but for two failures."""
+
+        def __init__(self, folder: Folder) -> None:
+            self._folder = folder
+            self.location, self.is_local, self.full_path = folder.location, folder.is_local, folder.full_path
+            self.filesystem = self
+
+        def open_input_file(self, path: str) -> object:
+            if failures and "val" in path:
+                raise failures.pop()
+            return self._folder.filesystem.open_input_file(path)
+
+    monkeypatch.setattr(coco, "_read_head", lambda source, path: real(Failing(source), path))
+    assert set(ingest(tmp_path / "s").info.splits) == {"train", "val"}
+    assert not failures

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Any
 
 from sightline.data.formats.coco_join import CocoJoin, id_key
-from sightline.data.formats.json_stream import stream_items
+from sightline.data.formats.json_stream import refuse_failing_source, stream_items
 from sightline.data.formats.layout import class_name, split_named, split_of_path, stem
 from sightline.data.formats.writing import ExportDirectory
 from sightline.data.location import leads_out
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
-from sightline.data.storage import Folder
+from sightline.data.storage import Folder, ask_patiently
 from sightline.errors import FormatError
 from sightline.structures import Sample, box_areas
 
@@ -39,6 +39,11 @@ class CocoReader:
         self._images = Folder.open(images) if images else None
         self._categories = {file: self._read_categories(file) for file in files}
         self.classes = classes or _class_order(self._categories.values())
+
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """That of the images; annotations come with the entries."""
+        return (self._images or self._source,)
 
     def entries(self) -> Iterator[Entry | Reject]:
         """The images of every file, in the file's order, each with its boxes."""
@@ -153,14 +158,20 @@ def find_coco_files(source: Folder) -> list[str]:
 
 def looks_like_coco(source: Folder, path: str) -> bool:
     """Whether a JSON file begins like COCO, without reading all of it."""
-    try:
-        with source.filesystem.open_input_file(source.full_path(path)) as stream:
-            head = bytes(stream.read(_SNIFF_BYTES))
-    except (OSError, ValueError):
-        return False
+    head = ask_patiently(lambda: _read_head(source, path), what=f"reading {path}")
     return head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{") and any(
         key in head for key in (b'"images"', b'"annotations"', b'"categories"')
     )
+
+
+def _read_head(source: Folder, path: str) -> bytes:
+    """Empty if it is not a file that can be read."""
+    try:
+        with source.filesystem.open_input_file(source.full_path(path)) as stream:
+            return bytes(stream.read(_SNIFF_BYTES))
+    except (OSError, ValueError) as error:
+        refuse_failing_source(error, source, path)
+        return b""
 
 
 class CocoWriter:

@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Iterator
 
-from sightline.data.formats.layout import walk_images
+from sightline.data.formats.layout import read_list, walk_images
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import File, Folder
 from sightline.errors import FormatError, ImageError
@@ -23,6 +23,11 @@ class DeepPcbReader:
         self._source = source
         self.classes = classes or CLASSES
 
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """That of images and labels."""
+        return (self._source,)
+
     def entries(self) -> Iterator[Entry | Reject]:
         """The listed pairs in the order of the lists; templates and unlisted images are reported as skipped."""
         found = list(walk_images(self._source))
@@ -31,7 +36,7 @@ class DeepPcbReader:
         for list_name, split in LISTS.items():
             if not self._source.is_file(list_name):
                 continue
-            for number, line in enumerate(self._source.read_text(list_name).split("\n"), 1):
+            for number, line in enumerate(read_list(self._source, list_name).split("\n"), 1):
                 if line.strip():
                     yield self._entry(line.split(), f"{list_name} line {number}", split, sizes, seen)
         yield from (reject for reject in found if isinstance(reject, Reject) and reject.name not in seen)

@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+from functools import partial
 
 from sightline.config import FormatName, IngestConfig
 from sightline.data.formats.coco import CocoReader, CocoWriter, find_coco_files
@@ -13,9 +14,9 @@ from sightline.data.formats.table_rows import SUFFIXES, FileTable, QueryTable, T
 from sightline.data.formats.voc import VocReader, VocWriter
 from sightline.data.formats.writing import ExportDirectory, Writer
 from sightline.data.formats.yolo import NAME_LISTS, YoloReader, YoloWriter, find_yaml
-from sightline.data.location import BUCKET_SCHEMES
+from sightline.data.location import BUCKET_SCHEMES, without_secrets
 from sightline.data.record import Reader
-from sightline.data.storage import File, Folder, file_in_folder, open_existing
+from sightline.data.storage import File, Folder, ask_patiently, file_in_folder, open_existing
 from sightline.errors import ConfigError, FormatError, NotFoundError
 
 _LOOK_AT_FILES = 2000
@@ -28,10 +29,12 @@ def open_reader(source: str, config: IngestConfig) -> tuple[Reader, FormatName, 
         if not config.query:
             raise ConfigError("a database needs a query: --query 'select … from … order by …'")
         return _open_table(QueryTable(source, config.query), None, config), "table", "a database query"
-    folder, file = _open_place(source)
+    folder, file = ask_patiently(lambda: _open_place(source), what=f"opening {without_secrets(source)}")
     name, why = (config.format, "as asked") if config.format != "auto" else recognise(folder, file)
     if config.box_format and name != "table":
         raise ConfigError(f"--box-format is for tables; format {name!r} defines what its numbers are: leave it out")
+    if config.images and Folder.open(config.images).is_local:  # Of a bucket only objects may be open to us.
+        ask_patiently(partial(open_existing, config.images), what=f"opening {config.images}")
     reader = _make_reader(name, folder, file, config)
     _check_classes(reader.classes)
     if isinstance(reader, TableReader) and reader.box_format:

@@ -57,6 +57,11 @@ class ClassFolderReader:
             pairs.append([({stem(name) for name in inner}, {_is_jpeg(name) for name in inner}) for inner in names])
         return all(a[0] == b[0] and a[1] | b[1] == {True, False} and a[1] != b[1] for a, b in pairs)
 
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """That of the images."""
+        return (self._source,)
+
     def entries(self) -> Iterator[Entry | Reject]:
         """All images below the class folders, sorted by path."""
         labels = {name: index for index, name in enumerate(self.classes)}

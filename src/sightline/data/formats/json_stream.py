@@ -7,8 +7,9 @@ from typing import Any
 import ijson
 import numpy as np
 
+from sightline.data.disk import may_pass
 from sightline.data.storage import Folder
-from sightline.errors import FormatError
+from sightline.errors import FormatError, SourceError
 
 _CHUNK_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -25,8 +26,16 @@ def stream_items(folder: Folder, file: str, key: str) -> Iterator[Any]:
         with folder.filesystem.open_input_stream(folder.full_path(file)) as stream:
             yield from ijson.items(_PlainJson(stream), f"{key}.item", use_float=True, buf_size=_CHUNK_BYTES)
     except (ijson.JSONError, ValueError, OverflowError, OSError) as error:
+        refuse_failing_source(error, folder, file)
         reason = " ".join(str(error).split())[:200]
         raise FormatError(f"{file!r} in {folder.location!r} cannot be read as JSON: {reason}") from None
+
+
+def refuse_failing_source(error: Exception, folder: Folder, file: str) -> None:
+    """Raise SourceError for a disk or bucket that cannot be read, which says nothing about what the file holds."""
+    if may_pass(error) or (isinstance(error, OSError) and not folder.is_local):
+        place = f"{folder.location}/{file}"
+        raise SourceError(f"{place!r} cannot be read: {error}. When it can be, run the same command") from None
 
 
 class _PlainJson:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sightline.data.decode import SUFFIXES
 from sightline.data.record import Reject
-from sightline.data.storage import LINK_REASONS, File, Folder, Skipped
+from sightline.data.storage import LINK_REASONS, File, Folder, Skipped, ask_patiently
 
 _SPLIT = re.compile(
     r"(train|training|val|valid|validation|dev|test|testing)(?:[-_ ]?(?:set|data|split|images))?(?:\d{4})?"
@@ -46,6 +46,11 @@ def is_image(name: str) -> bool:
 def stem(name: str) -> str:
     """A file's base name without its suffix."""
     return posixpath.splitext(posixpath.basename(name))[0]
+
+
+def read_list(folder: Folder, name: str) -> str:
+    """The text of a file that lists images; a disk or bucket that fails for a while is asked again."""
+    return ask_patiently(lambda: folder.read_text(name), what=f"reading {name!r}")
 
 
 def walk_images(folder: Folder, name: str = "") -> Iterator[File | Reject]:

@@ -51,6 +51,11 @@ class TableReader:
         # A worker only loads; the table and the grouped boxes stay with the driver.
         return {"_images": self._images, "task": self.task, "classes": self.classes}
 
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """That of the images which the table names; annotations come with the entries."""
+        return (self._images,) if self._images else ()
+
     def entries(self) -> Iterator[Entry | Reject]:
         """Each image once, in the order of its first row, with all of its boxes."""
         assert self._table is not None, "entries are listed by the driver only"

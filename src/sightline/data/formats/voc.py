@@ -10,9 +10,10 @@ from xml.etree.ElementTree import Element, ParseError, SubElement, indent, tostr
 import defusedxml.ElementTree
 from defusedxml import DefusedXmlException
 
-from sightline.data.formats.layout import is_image, reject_skipped, split_named, split_of_path, stem
+from sightline.data.formats.layout import is_image, read_list, reject_skipped, split_named, split_of_path, stem
 from sightline.data.formats.writing import ExportDirectory
 from sightline.data.parallel import run_in_order
+from sightline.data.reach import load_patiently
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import File, Folder
 from sightline.errors import ConfigError, FormatError, ImageError
@@ -34,6 +35,11 @@ class VocReader:
         self._source = source
         self._images = Folder.open(images) if images else None
         self.classes = classes or self._find_classes()
+
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """Those of annotations and images."""
+        return (self._source, self._images or self._source)
 
     def entries(self) -> Iterator[Entry | Reject]:
         """One entry for each XML file; images without one are reported as skipped."""
@@ -88,7 +94,7 @@ class VocReader:
 
     def _declared_name(self, xml: str) -> str:
         try:
-            return (parse_xml(self._source.read(xml)).findtext("filename") or "").strip()
+            return (_load_xml(self._source, xml).findtext("filename") or "").strip()
         except ImageError:
             return ""  # It is met again, and reported, when it is loaded.
 
@@ -119,7 +125,7 @@ class VocReader:
         loose: dict[str, str] = {}
         for path in sorted(lists, key=lambda path: stem(path) == "trainval"):
             split = "train" if stem(path) == "trainval" else split_named(stem(path)) or stem(path)
-            for line in filter(str.strip, self._source.read_text(path).split("\n")):
+            for line in filter(str.strip, read_list(self._source, path).split("\n")):
                 name = line.strip("\r")
                 exact.setdefault(name, split)
                 short = _FLAG.sub("", name).strip()
@@ -157,11 +163,15 @@ def scan_classes(source: Folder, names: list[str]) -> set[str]:
     found = set()
     for name in names:
         try:
-            root = parse_xml(source.read(name))
+            root = _load_xml(source, name)
         except ImageError:
             continue
         found |= {label for item in root.findall("object") if (label := (item.findtext("name") or "").strip())}
     return found
+
+
+def _load_xml(source: Folder, name: str) -> Element:
+    return load_patiently(lambda: parse_xml(source.read(name)), (source,), name)
 
 
 def parse_xml(text: bytes) -> Element:

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from sightline.data.decode import SUFFIXES
-from sightline.data.formats.layout import class_name, is_image, split_named, walk_images
+from sightline.data.formats.layout import class_name, is_image, read_list, split_named, walk_images
 from sightline.data.formats.writing import ExportDirectory
 from sightline.data.formats.yolo_paths import image_stems, label_names, without_part
+from sightline.data.reach import check_reach
 from sightline.data.record import Entry, Loaded, RawBox, Reject, Task
 from sightline.data.storage import File, Folder
 from sightline.errors import ConfigError, FormatError, ImageError
@@ -44,6 +45,11 @@ class YoloReader:
         self._here = posixpath.dirname(yaml_file or "")
         self.classes = classes or self._find_classes()
         self._ignored = self._read_ignored()
+
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """Those of labels and images."""
+        return (self._source, self._images)
 
     def entries(self) -> Iterator[Entry | Reject]:
         """Images of each split in turn; an image in a second split and a label file without an image are reported."""
@@ -77,7 +83,7 @@ class YoloReader:
         stems = image_stems(label_file)
         if any(self._images.is_file(stem + suffix) for stem in stems for suffix in SUFFIXES):
             return  # It has an image, which no split lists.
-        lines = [line for line in self._source.read_text(label_file).split("\n") if line.strip()]
+        lines = [line for line in read_list(self._source, label_file).split("\n") if line.strip()]
         if len(stems) > 1 or (lines and self._is_label(lines[0])):  # Other text files lie beside images, too.
             yield Reject(label_file, "list", "label file without an image", f"{len(lines)} lines")
 
@@ -93,6 +99,7 @@ class YoloReader:
         loaded = Loaded(self._images.read(entry.name), normalised=True)
         label_file = self._label_file(entry.name)
         if label_file is None:
+            check_reach((self._source,), self._label_names(entry.name)[0])
             loaded.rejects.append(Reject(entry.name, "annotation", "no label file", "kept without boxes", "noted"))
             return loaded
         ignored = self._ignored.get(label_file, ())
@@ -193,7 +200,7 @@ class YoloReader:
             yield Reject(place, "list", "folder or list not found", f"of split {split}", "skipped")
 
     def _listed(self, list_file: str, split: str | None) -> Iterator[Entry | Reject]:
-        for number, line in enumerate(self._source.read_text(list_file).split("\n"), 1):
+        for number, line in enumerate(read_list(self._source, list_file).split("\n"), 1):
             name = line.strip("\r")
             if not name.strip():
                 continue

@@ -5,6 +5,7 @@ from typing import Literal
 
 from sightline.data.decode import encode_jpeg
 from sightline.data.record import Entry, Loaded, RawBox, Task
+from sightline.data.storage import Folder
 from sightline.data.synth import boards, shapes
 from sightline.data.synth.rendered import Rendered
 from sightline.errors import ConfigError
@@ -30,6 +31,11 @@ class SynthReader:
         self._kind, self._images, self._seed = kind, images, seed
         self.classes = boards.CLASSES if kind == "boards" else shapes.CLASSES
         self.task: Task = "classification" if kind == "shape-classes" else "detection"
+
+    @property
+    def folders(self) -> tuple[Folder, ...]:
+        """None: images are made, not read."""
+        return ()
 
     def entries(self) -> Iterator[Entry]:
         """One entry an image, named so that sorting keeps the order."""
