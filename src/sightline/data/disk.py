@@ -74,7 +74,7 @@ def read_patiently(read: Callable[[], Result], *, what: str) -> Result:
     """What a disk answers; one that fails for a while is asked again, for that says nothing about what lies on it.
 
     Args:
-        what: What is done, for messages.
+        what: What is done, for messages: "read …".
 
     Raises:
         OSError: What was asked for is missing; no other OSError is raised.
@@ -82,12 +82,14 @@ def read_patiently(read: Callable[[], Result], *, what: str) -> Result:
     """
     try:
         return STORAGE_RETRY.call(
-            read, what=what, passes=lambda error: isinstance(error, OSError) and not concerns_one_file(error)
+            read,
+            what=f"an attempt to {what}",
+            passes=lambda error: isinstance(error, OSError) and not concerns_one_file(error),
         )
     except OSError as error:
         if is_missing(error):
             raise
-        raise StorageError(f"{what} failed: {error}. When it can be read again, run the same command") from error
+        raise StorageError(f"cannot {what}: {error}. When it can be read again, run the same command") from error
 
 
 def holds_something(path: str) -> bool:

@@ -44,7 +44,7 @@ def verify_manifest(directory: Path) -> str:
         StorageError: The disk cannot be read, which says nothing about the files.
     """
     try:
-        return read_patiently(lambda: _verify(directory), what=f"reading {str(directory)!r}")
+        return read_patiently(lambda: _verify(directory), what=f"read {str(directory)!r}")
     except OSError as error:
         raise DamagedError(f"{str(directory)!r} is not complete: {error}") from None
 

@@ -50,7 +50,7 @@ def check_reach(folders: Iterable[Folder], name: str = "") -> None:
 
 
 def _check_disk(folder: Folder, name: str) -> None:
-    places = folder.path, posixpath.dirname(folder.full_path(name))
+    places = folder.path, folder.full_path(posixpath.dirname(name))
     if not any(map(disk.holds_something, places)):
         raise SourceError(
             f"{folder.location!r} is missing or empty on this machine: is it mounted? When it can be read again, run "

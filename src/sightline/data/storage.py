@@ -228,7 +228,7 @@ class Folder:
                 return sorted((e for e in listing if not e.name.startswith(".")), key=lambda entry: entry.name)
 
         try:
-            found = disk.read_patiently(scan, what=f"listing {path!r}")
+            found = disk.read_patiently(scan, what=f"list {path!r}")
         except OSError as error:
             raise StorageError(f"cannot list {path!r}: {error}") from error
         return iter([(posixpath.join(name, entry.name), entry) for entry in found])

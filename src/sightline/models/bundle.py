@@ -112,7 +112,7 @@ def open_bundle(directory: Path) -> Bundle:
         DamagedError: Anything is missing, changed or added.
         StorageError: The disk cannot be read, which says nothing about the bundle.
     """
-    return read_patiently(lambda: _open(directory), what=f"reading {str(directory)!r}")
+    return read_patiently(lambda: _open(directory), what=f"read {str(directory)!r}")
 
 
 def _open(directory: Path) -> Bundle:
@@ -135,7 +135,7 @@ def _open(directory: Path) -> Bundle:
 
 def _read(file: Path) -> bytes:
     """As bytes, for what libraries say of a disk that fails does not tell it from a damaged file."""
-    return read_patiently(file.read_bytes, what=f"reading {str(file)!r}")
+    return read_patiently(file.read_bytes, what=f"read {str(file)!r}")
 
 
 def _inode(directory: Path) -> int | None:

@@ -127,7 +127,7 @@ def read_info(file: Path) -> ModelInfo:
         StorageError: The disk cannot be read.
     """
     try:
-        values = json.loads(read_patiently(lambda: file.read_text("utf-8"), what=f"reading {str(file)!r}"))
+        values = json.loads(read_patiently(lambda: file.read_text("utf-8"), what=f"read {str(file)!r}"))
         if isinstance(values, dict):
             values = _upgraded(values, str(file))
         return ModelInfo.model_validate(values)

@@ -16,7 +16,7 @@ def read_onnx_bytes(file: Path) -> bytes:
     if not file.exists():
         raise NotFoundError(f"{str(file)!r} is not there")
     try:
-        return read_patiently(lambda: read_file(str(file)), what=f"reading {str(file)!r}")
+        return read_patiently(lambda: read_file(str(file)), what=f"read {str(file)!r}")
     except OSError as error:
         raise FormatError(f"{str(file)!r} cannot be read: {error}") from None
 

@@ -106,7 +106,7 @@ class CheckpointDirectory:
         """What the newest checkpoint says of the run's progress, without verifying it; None if there is none."""
         for place in self._newest_first():
             try:
-                return read_patiently(partial(_read_progress, place), what=f"reading {str(place)!r}")
+                return read_patiently(partial(_read_progress, place), what=f"read {str(place)!r}")
             except (OSError, ValueError):
                 continue  # Torn by a crash, or replaced by a newer one meanwhile.
         return None
@@ -133,7 +133,7 @@ class CheckpointDirectory:
             return []
 
     def _newest_first(self) -> list[Path]:
-        names = read_patiently(self._names, what=f"reading {str(self.path)!r}")
+        names = read_patiently(self._names, what=f"read {str(self.path)!r}")
         return [self.path / name for name in sorted(names, reverse=True) if name.startswith("step-")]
 
     def _free_place(self, step: int) -> Path:
@@ -169,7 +169,7 @@ def load_checkpoint(place: Path) -> Checkpoint:
     """
     verify_manifest(place)
     try:
-        return read_patiently(partial(_read_files, place), what=f"reading {str(place)!r}")
+        return read_patiently(partial(_read_files, place), what=f"read {str(place)!r}")
     except (OSError, SafetensorError) as error:  # A run that is training has removed it meanwhile.
         raise DamagedError(f"{str(place)!r} cannot be read: {error}") from error
 

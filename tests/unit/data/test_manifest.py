@@ -35,7 +35,7 @@ def test_a_disk_that_fails_for_a_while(directory: Path, disk: FailingDisk) -> No
 
 def test_a_disk_that_fails_for_good_is_no_damage(directory: Path, disk: FailingDisk) -> None:
     disk.failures = ALWAYS
-    with pytest.raises(StorageError, match=rf"reading '{directory}' failed: .*Input/output error.*same command"):
+    with pytest.raises(StorageError, match=rf"cannot read '{directory}': .*Input/output error.*same command"):
         verify_manifest(directory)
 
 

@@ -246,7 +246,7 @@ def test_a_disk_that_cannot_be_read_is_no_reason_to_pass_over_a_checkpoint(
     with monkeypatch.context() as patch:
         disk = FailingDisk(patch, owner, function, str(tmp_path))
         disk.failures, disk.number = ALWAYS, number
-        with pytest.raises(StorageError, match=rf"reading '{tmp_path}.* failed: .*{os.strerror(number)}.*same command"):
+        with pytest.raises(StorageError, match=rf"cannot read '{tmp_path}.*{os.strerror(number)}.*same command"):
             directory.load_latest()
         assert disk.failed == 1 or number != errno.EACCES, "what is forbidden is not tried again"
     found = directory.load_latest()

@@ -109,7 +109,7 @@ def test_the_best_model_on_a_disk_that_fails(
     copied = Workspace(tmp_path)
     shutil.copytree(workspace.runs / "stopped", copied.runs / "run", ignore=shutil.ignore_patterns("model"))
     disk = FailingDisk(monkeypatch, Path, "read_bytes", str(copied.runs / "run" / "best"), failures=ALWAYS)
-    with pytest.raises(StorageError, match=r"run/best/step-\d+' failed: .*Input/output error.*run the same command"):
+    with pytest.raises(StorageError, match=r"run/best/step-\d+': .*Input/output error.*run the same command"):
         find(copied, "run")
     disk.failures = 2
     assert find(copied, "run")[0].info.run is not None
