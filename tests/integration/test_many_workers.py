@@ -217,6 +217,38 @@ def test_a_disk_that_cannot_be_read_for_a_while(
         assert same(command.weights(), undisturbed)
 
 
+def test_checkpoints_that_cannot_be_read_for_a_while(
+    workspace: Path, undisturbed: dict[str, torch.Tensor], failing_reads: Path, tmp_path: Path
+) -> None:
+    """The same command waits for them, or ends with the error, and goes on from them; it never begins anew."""
+    flag, command = tmp_path / "eio", Command(workspace, "unreadable-checkpoints", "--workers", "2").start()
+    command.wait_for_checkpoint()
+    assert command.process is not None
+    command.process.kill()
+    command.output()
+    command.wait_until_workers_are_gone()
+    left, failing = (
+        command.checkpoints(),
+        {
+            "LD_PRELOAD": str(failing_reads),
+            "SIGHTLINE_TEST_EIO": str(flag),
+            "SIGHTLINE_TEST_EIO_BELOW": str(command.run / "checkpoints"),
+        },
+    )
+    flag.touch()
+    command.start(PYTHONPATH=str(FAULTS), SIGHTLINE_TEST_GIVE_UP_S="1", **failing)
+    assert re.search(r"cannot read .*/checkpoints/step-\d+': .*Input/output error", command.fail())
+    assert command.checkpoints() == left
+    (tmp_path / "eio.log").unlink()
+    command.start(**failing)
+    command.wait_for(lambda: (tmp_path / "eio.log").exists())
+    time.sleep(2)
+    assert command.checkpoints() == left
+    flag.unlink()
+    assert "went on from step" in command.finish()
+    assert same(command.weights(), undisturbed)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small disk")
 def test_a_full_disk(
     start: Callable[..., Command], workspace: Path, tmp_path: Path, undisturbed: dict[str, torch.Tensor]
