@@ -205,6 +205,8 @@ class SourceConfig(Section):
     """For tables: the column that tells rows apart; default: found by name, else the path. Files: or "row number"."""
     root: str | None = None
     """The folder that relative paths of tables and lists begin at; default: that of the table or list."""
+    missing: Literal["error", "reject"] = "error"
+    """Images that are gone with all others of their folder: end the run, for a disk may be away, or reject each."""
 
 
 class DetectConfig(Section):

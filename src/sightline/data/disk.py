@@ -92,6 +92,15 @@ def read_patiently(read: Callable[[], Result], *, what: str) -> Result:
         raise StorageError(f"cannot {what}: {error}. When it can be read again, run the same command") from error
 
 
+def can_be_opened(path: str) -> bool:
+    """Whether a file that is known to be a regular one can be opened to be read."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def holds_something(path: str) -> bool:
     """Whether a directory can be listed and is not empty, as a mount point without its file system is."""
     try:

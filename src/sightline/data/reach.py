@@ -45,8 +45,8 @@ def check_reach(folders: Iterable[Folder], name: str = "") -> None:
     for folder in folders:
         if folder.is_local:
             _check_disk(folder, name)
-        else:
-            _check_bucket(folder)
+        elif not folder.is_readable_still(apart_from=folder.full_path(name)):
+            check_bucket(folder)
 
 
 def _check_disk(folder: Folder, name: str) -> None:
@@ -58,14 +58,16 @@ def _check_disk(folder: Folder, name: str) -> None:
         )
 
 
-def _check_bucket(folder: Folder) -> None:
-    if folder.is_readable_still():  # S3 forbids what is not there to those who may read objects, but not list them.
-        return
+def check_bucket(folder: Folder) -> None:
+    """Raise SourceError if the bucket of a folder is out of reach, or credentials are no longer valid.
+
+    S3 forbids what is not there to those who may read objects, but not list them: look first whether one can be read.
+    """
     path = folder.path.lstrip("/")
     bucket = folder.path[: len(folder.path) - len(path)] + path.partition("/")[0]
     try:
         found = folder.filesystem.get_file_info(bucket).type != pafs.FileType.NotFound
-        why = "there is no such bucket"
+        why = f"there is no {bucket!r}"
     except OSError as error:
         found, why = False, str(error)
     if not found:

@@ -54,7 +54,7 @@ class Folder:
     is_local: bool
     _url: str = field(default="", repr=False)
     _real_parents: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
-    _readable: set[str] = field(default_factory=set, repr=False, compare=False)
+    _readable: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def open(cls, location: str | Path) -> "Folder":
@@ -122,19 +122,19 @@ class Folder:
             raise read_failure(name, IsADirectoryError() if self._is_bucket_folder(path) else error) from None
 
     def note_readable(self, path: str) -> None:
-        """Remember an object of a bucket that could be read; the first one is enough."""
-        if not self._readable:
-            self._readable.add(path)
+        """Remember the object of a bucket that could be read last."""
+        self._readable[:] = [path]
 
-    def is_readable_still(self) -> bool:
-        """Whether the object that could be read before can be opened now; False if there is none."""
+    def is_readable_still(self, *, apart_from: str) -> bool | None:
+        """Whether the object that could be read last can be opened now; None if that is none, or this one."""
+        path = next(iter(tuple(self._readable)), apart_from)
+        if path == apart_from:
+            return None
         try:
-            for path in tuple(self._readable):
-                with self.filesystem.open_input_file(path):
-                    return True
-        except OSError:
-            self._readable.clear()  # It may have been removed: the next that can be read takes its place.
-        return False
+            with self.filesystem.open_input_file(path):
+                return True
+        except OSError:  # It may have been removed too: the next that can be read takes its place.
+            return False
 
     def _is_bucket_folder(self, path: str) -> bool:
         """Whether a bucket says so; what opening a folder raises differs from one to the other."""

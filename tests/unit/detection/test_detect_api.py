@@ -147,6 +147,45 @@ def test_a_folder_that_is_empty_by_now(photos: Path, detect: Any) -> None:
     assert (again.counts.images, again.summary.images) == (0, COUNT)
 
 
+class Unmounted(FolderSource):
+    """A folder of which a part goes away when its first image is asked for."""
+
+    def read(self, item: Item) -> bytes:
+        part = Path(item.uri).parent
+        if part.name == "below" and part.exists() and not (part / ".NOT_MOUNTED").exists():
+            part.rename(part.with_name(".away"))
+            part.mkdir()
+            (part / ".NOT_MOUNTED").touch()
+        return super().read(item)
+
+
+def test_a_part_of_a_folder_that_is_unmounted(tmp_path: Path, photos: Path, detect: Any, impatient: None) -> None:
+    """While the run is on, and before the next one: nothing of it is committed, and later it is as if nothing was."""
+    detect(photos, to="undisturbed", chunk=4)
+    with pytest.raises(SourceError, match=r"/below' is missing, or holds no images, .* run the same command"):
+        detect(Unmounted(str(photos)), chunk=4)
+    with pytest.raises(SourceError, match=r"/below' is missing, or holds no images"):
+        detect(photos, chunk=4)
+    columns = "uri, status, reason, width, num_detections, version"
+    found = rows(tmp_path, f"select {columns} from images", job="job")
+    assert {row["status"] for row in found} <= {"ok"}
+    assert not [row for row in found if "/below/" in row["uri"]]
+    shutil.rmtree(photos / "below")
+    (photos / ".away").rename(photos / "below")
+    assert detect(photos, chunk=4).summary.rejected == 0
+    expected = rows(tmp_path, f"select {columns} from images order by uri", job="undisturbed")
+    assert rows(tmp_path, f"select {columns} from images order by uri", job="job") == expected
+    assert len(expected) == COUNT
+
+
+def test_images_that_were_removed_for_good(photos: Path, detect: Any, impatient: None) -> None:
+    """The job does not have to begin anew without them."""
+    with pytest.raises(SourceError):
+        detect(Unmounted(str(photos)), chunk=4)
+    shutil.rmtree(photos / "below")
+    assert detect(photos, chunk=4, missing="reject").summary.reasons == {"file not found": COUNT // 2}
+
+
 def test_a_video_is_no_image(tmp_path: Path, detect: Any) -> None:
     (tmp_path / "line 1.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
     with pytest.raises(FormatError, match=r"is a video, .* `mkdir frames && ffmpeg -i 'line 1.mp4' frames/%06d.jpg`"):

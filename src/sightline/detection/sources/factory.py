@@ -16,6 +16,7 @@ from sightline.detection.sources.archive import ArchiveSource
 from sightline.detection.sources.dataset import DatasetSource
 from sightline.detection.sources.folder import FolderSource
 from sightline.detection.sources.glob import GlobSource, has_wildcard, split_pattern
+from sightline.detection.sources.lenient import Lenient
 from sightline.detection.sources.limited import Limited
 from sightline.detection.sources.listing import ListFileSource, ListSource
 from sightline.detection.sources.names import open_folder, public_url, scheme_of
@@ -51,6 +52,7 @@ def open_source(
         ConfigError: A setting does not fit the kind of source.
     """
     opened, why = _open(source, config, workspace)
+    opened = Lenient(opened) if config.missing == "reject" else opened
     return (Limited(opened, config.limit), f"the first {config.limit} of {why}") if config.limit else (opened, why)
 
 

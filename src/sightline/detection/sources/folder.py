@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from sightline.data.formats.layout import is_image
 from sightline.detection.item import Item
-from sightline.detection.sources.health import check_place
+from sightline.detection.sources.health import Reach
 from sightline.detection.sources.names import from_ref, make_item, open_folder, shown, to_ref
 from sightline.detection.sources.walk import Choice, walk
 from sightline.errors import ImageError
@@ -16,6 +16,7 @@ class FolderSource:
 
     def __init__(self, location: str) -> None:
         self._folder, self._public = open_folder(location)
+        self._reach = Reach()
 
     @property
     def name(self) -> str:
@@ -32,10 +33,12 @@ class FolderSource:
         """The bytes of a file; a link that leads out of the folder is refused."""
         name = from_ref(item.ref)
         try:
-            return self._folder.read(name)
+            data = self._folder.read(name)
         except ImageError as error:
-            check_place(error, item, self._folder, name)
+            self._reach.check(error, item, self._folder, name)
             raise
+        self._reach.note_read(self._folder.full_path(name) if self._folder.is_local else "")
+        return data
 
     def is_visible(self) -> bool:
         """Whether the folder is there; buckets are everywhere."""

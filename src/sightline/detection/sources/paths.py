@@ -15,7 +15,7 @@ from sightline.data import disk
 from sightline.data.location import BUCKET_SCHEMES
 from sightline.data.storage import Folder, read_failure
 from sightline.detection.item import Item
-from sightline.detection.sources.health import check_disk, check_place
+from sightline.detection.sources.health import Reach
 from sightline.detection.sources.names import (
     from_ref,
     local_path,
@@ -55,6 +55,7 @@ class PathReader:
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._buckets: dict[str, Folder] = {}
+        self._reach = Reach()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_root": self._root, "_public": self._public}
@@ -127,13 +128,26 @@ class PathReader:
         if not ref:
             raise ImageError("no path", f"{item.uri}: the cell is empty"[:300], stage="path")
         if ref.startswith("/"):
-            return _read_local(item, ref)
+            return self._read_local(item, ref)
         folder, name = self._in_bucket(ref)
         try:
-            return folder.read(name)
+            data = folder.read(name)
         except ImageError as error:
-            check_place(error, item, folder, name)
+            self._reach.check(error, item, folder, name)
             raise
+        self._reach.note_read()
+        return data
+
+    def _read_local(self, item: Item, path: str) -> bytes:
+        try:
+            data = disk.read_file(path)
+        except (OSError, ValueError) as error:
+            failure = read_failure(path, error)
+            if isinstance(failure, ImageError) and failure.stage == "read":
+                self._reach.check_file(failure, item, path)
+            raise failure from None
+        self._reach.note_read(path)
+        return data
 
     def visible_place(self, texts: Iterable[str]) -> str | None:
         """A folder that is here and holds the first of the local paths; None if no path is local.
@@ -206,13 +220,3 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 def _lies_in_bucket(item: Item) -> bool:
     return item.ref != "" and not item.ref.startswith("/")
-
-
-def _read_local(item: Item, path: str) -> bytes:
-    try:
-        return disk.read_file(path)
-    except (OSError, ValueError) as error:
-        failure = read_failure(path, error)
-    if isinstance(failure, ImageError) and failure.stage == "read":
-        check_disk(item, path)
-    raise failure

@@ -64,20 +64,87 @@ def test_a_file_that_was_removed_from_a_healthy_folder_is_rejected(tmp_path):
     assert [reason(failure(*one)) for one in listed] == [("read", "file not found")] * 3
 
 
-def test_a_folder_that_was_emptied_below_a_healthy_one_is_rejected(tmp_path):
-    write_files(tmp_path, pngs("a/x.png", "b/y.png"))
-    source = FolderSource(str(tmp_path))
-    first, _ = source.items()
-    shutil.rmtree(tmp_path / "a")
-    assert reason(failure(source, first)) == ("read", "file not found")
+@pytest.mark.parametrize("left", ["an empty folder", "no folder", "a hidden file", "a note", "a folder"])
+def test_a_folder_below_a_healthy_one_that_holds_no_image_any_more_is_out_of_reach(tmp_path, left):
+    """As a mount point is whose file system is away, and a disk whose folder goes with it."""
+    write_files(tmp_path, pngs("siteA/x.png", "siteB/y.png", "siteB/z.png"))
+    names = ["siteA/x.png", "siteB/y.png", "siteB/z.png"]
+    kinds = [opened(tmp_path), opened(f"{tmp_path}/*/*.png"), opened([f"{tmp_path}/{name}" for name in names])]
+    listed = [(source, list(source.items())) for source in kinds]
+    shutil.move(tmp_path / "siteB", tmp_path.with_name("away"))
+    left_over = {"a hidden file": ".NOT_MOUNTED", "a note": "NOTE.txt", "a folder": "lost+found/1.png"}
+    if left != "no folder":
+        (tmp_path / "siteB").mkdir()
+    if left in left_over:
+        write_files(tmp_path / "siteB", {left_over[left]: b""})
+    for source, (x, y, z) in listed:
+        assert source.read(x) == png(0)
+        for item in (y, z):
+            error = failure(source, item)
+            assert isinstance(error, SourceError)
+            assert "run the same command" in str(error)
+            assert "source.missing=reject" in str(error)
+    shutil.rmtree(tmp_path / "siteB", ignore_errors=True)
+    shutil.move(tmp_path.with_name("away"), tmp_path / "siteB")
+    for source, (_, y, z) in listed:
+        assert [source.read(y), source.read(z)] == [png(1), png(2)]
 
 
-def test_a_listed_image_that_was_removed_with_its_directory_is_rejected(tmp_path):
-    write_files(tmp_path, pngs("a/x.png", "b/y.png"))
-    source = opened([f"{tmp_path}/a/x.png", f"{tmp_path}/b/y.png"])
-    first, _ = source.items()
+def test_an_unmounted_disk_whose_directory_is_gone_is_out_of_reach(tmp_path):
+    write_files(tmp_path, pngs("u/DISK/1.png", "u/DISK/2.png", "u/OTHER/3.png"))
+    source = opened([f"{tmp_path}/u/DISK/{number}.png" for number in (1, 2)])
+    items = list(source.items())
+    shutil.rmtree(tmp_path / "u/DISK")
+    assert all(isinstance(failure(source, item), SourceError) for item in items)
+
+
+@pytest.mark.parametrize("kind", ["folder", "list"])
+def test_a_folder_that_was_removed_for_good_is_accepted_when_asked_to(tmp_path, kind):
+    """Each of its images is rejected then; other errors of a source stay what they are."""
+    write_files(tmp_path, pngs(*(f"a/{number:02}.png" for number in range(20)), "b/y.png"))
+    place = tmp_path if kind == "folder" else [*map(str, sorted((tmp_path / "a").iterdir())), f"{tmp_path}/b/y.png"]
+    source, usual = opened(place, missing="reject"), opened(place)
+    assert source.name == usual.name, "it is the same job"
+    *gone, last = source.items()
     shutil.rmtree(tmp_path / "a")
-    assert reason(failure(source, first)) == ("read", "file not found")
+    copy = pickle.loads(pickle.dumps(source))
+    assert {reason(failure(copy, item)) for item in gone} == {("read", "file not found")}
+    assert copy.read(last) == png(20)
+
+
+def test_an_image_that_is_missing_beside_one_that_was_read(tmp_path):
+    """That one shows that the disk is there, also where all others were removed; if it is gone too, nothing does."""
+    write_files(tmp_path, pngs(*(f"{number:02}.png" for number in range(30))))
+    for source in sources(tmp_path)[:2]:
+        first, *others = source.items()
+        assert source.read(first)
+        shutil.copytree(tmp_path, tmp_path.with_name("whole"))
+        for file in tmp_path.iterdir():
+            if file.name != "00.png":
+                file.unlink()
+        assert {reason(failure(source, item)) for item in others} == {("read", "file not found")}
+        (tmp_path / "00.png").unlink()
+        (tmp_path / "of-another-disk.png").write_bytes(png())
+        assert all(isinstance(failure(source, item), SourceError) for item in others)
+        shutil.rmtree(tmp_path)
+        shutil.move(tmp_path.with_name("whole"), tmp_path)
+        assert source.read(others[0]) == png(1)
+
+
+def test_many_images_that_are_missing_in_a_row_are_no_fault_of_each(tmp_path):
+    """Another disk may be mounted there; a few may have been removed."""
+    write_files(tmp_path, pngs(*(f"{number:02}.png" for number in range(10))))
+    source = opened(tmp_path)
+    items = list(source.items())
+    for file in tmp_path.iterdir():
+        file.unlink()
+    (tmp_path / "of-another-disk.png").write_bytes(png())
+    found = [failure(source, item) for item in items]
+    assert [isinstance(error, SourceError) for error in found] == [False] * 7 + [True] * 3
+    assert "8 images in a row cannot be read" in str(found[7])
+    (tmp_path / "05.png").write_bytes(png(5))
+    assert source.read(items[5]) == png(5)
+    assert reason(failure(source, items[6])) == ("read", "file not found")
 
 
 @pytest.mark.parametrize("gone", ["empty", "missing", "forbidden"])
@@ -90,12 +157,12 @@ def test_a_mount_point_without_its_disk_is_no_fault_of_an_image(tmp_path, monkey
     if gone == "missing":
         place.rmdir()
     if gone == "forbidden":  # Root may read everything, so nothing can be forbidden to it.
-        monkeypatch.setattr(disk, "holds_something", lambda path: False)
+        monkeypatch.setattr(os, "scandir", forbid)
         monkeypatch.setattr(disk, "read_file", forbid)
     for source, item in listed:
         error = failure(source, item)
         assert isinstance(error, SourceError)
-        assert "missing or empty on this machine: is it mounted?" in str(error)
+        assert "is missing, or holds no images, on this machine (is it mounted?)" in str(error)
         assert "write to another --to" in str(error)
 
 
@@ -266,3 +333,50 @@ def test_a_listed_object_that_changed_has_another_version(bucket, tmp_path, tabl
     after = list(source.items())
     assert [n for n in range(300) if before[n] != after[n]] == [207]
     assert after[207] == Item(before[207].image_id, urls[207], "1800", before[207].ref)
+
+
+class Forbidding:
+    """A bucket that can be listed and asked for, and whose objects may not be read."""
+
+    def __init__(self, filesystem, forbidden):
+        self._filesystem, self._forbidden = filesystem, forbidden
+
+    def __getattr__(self, name):
+        return getattr(self._filesystem, name)
+
+    def open_input_file(self, path):
+        if path.rpartition("/")[2] in self._forbidden:
+            raise OSError("AWS Error ACCESS_DENIED during GetObject operation: Access Denied")
+        return self._filesystem.open_input_file(path)
+
+
+def test_objects_that_may_not_be_read_any_more_are_no_fault_of_each(bucket):
+    url = bucket.write(pngs(*(f"{number}.png" for number in range(6))))
+    for source in (opened(url), opened([f"{url}/{number}.png" for number in range(6)])):
+        first, *others = source.items()
+        folder = source._folder if isinstance(source, FolderSource) else source._reader._bucket(url)
+        names = {f"{number}.png" for number in range(6)}
+        for revoked_at_once in (True, False):
+            forbidden = set(names) if revoked_at_once else {"3.png"}
+            folder.__dict__["filesystem"] = Forbidding(Folder.open(url).filesystem, forbidden)
+            if not revoked_at_once:
+                assert source.read(first) == png(0)
+                assert reason(failure(source, others[2])) == ("read", "file not readable"), "it alone is forbidden"
+                forbidden |= names
+            for item in others * 2:
+                error = failure(source, item)
+                assert isinstance(error, SourceError)
+                assert "read" in str(error)
+            folder._readable.clear()
+
+
+def test_an_object_that_was_read_and_removed_shows_nothing_for_long(bucket):
+    url = bucket.write(pngs(*(f"{number}.png" for number in range(4))))
+    source = opened(url)
+    items = list(source.items())
+    source.read(items[0])
+    bucket.remove("0.png")
+    bucket.remove("1.png")
+    assert isinstance(failure(source, items[1]), SourceError)
+    source.read(items[2])
+    assert reason(failure(source, items[1])) == ("read", "file not found")
