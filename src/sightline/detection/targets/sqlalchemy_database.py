@@ -41,6 +41,12 @@ _CLOCKS = {
     "postgresql": "select extract(epoch from clock_timestamp())",
     "mysql": "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6",
     "mariadb": "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6",
+    "mssql": "select datediff_big(microsecond, '1970-01-01', sysutcdatetime()) / 1e6",
+    "oracle": (
+        "select extract(day from since) * 86400 + extract(hour from since) * 3600 + extract(minute from since) * 60 "
+        "+ extract(second from since) from "
+        "(select sys_extract_utc(systimestamp) - timestamp '1970-01-01 00:00:00' as since from dual)"
+    ),
 }
 """How the server's clock is asked, by dialect; SQLite has none of its own."""
 _POSTGRESQL_TIMEOUTS = {

@@ -1,5 +1,6 @@
 """Column types and conflicts of databases that the tests do not run: their dialects and the errors of their drivers."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError, Prog
 from sqlalchemy.schema import CreateTable
 
 from sightline.detection.targets.connector import Collision, Unreachable
-from sightline.detection.targets.sqlalchemy_database import SQLDatabase, column_type, is_conflict
+from sightline.detection.targets.sqlalchemy_database import SQLDatabase, _Transaction, column_type, is_conflict
 from sightline.detection.targets.tables import IMAGE_ROWS
 from sightline.errors import StorageError
 
@@ -38,6 +39,45 @@ def test_text_columns_hold_unicode(dialect: Any, key: str, text: str) -> None:
     )
     assert {lines["image_id"], lines["job"], lines["chunk"]} == {key}
     assert {lines["uri"], lines["reason"], lines["detail"], lines["status"]} == {text}
+
+
+class Answering:
+    """A connection to a server that answers every query with one number."""
+
+    def __init__(self, dialect: Any, answer: object) -> None:
+        self.dialect, self._answer = dialect, answer
+        self.asked: list[str] = []
+
+    def execute(self, statement: Any, values: dict[str, Any]) -> Any:
+        compiled = statement.compile(dialect=self.dialect)
+        assert compiled.params == values == {}, "a time of day is not taken for a parameter"
+        self.asked.append(str(compiled))
+
+        class Result(list[Any]):
+            returns_rows = True
+
+        return Result([(self._answer,)])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "clock"),
+    [
+        (mssql, "select datediff_big(microsecond, '1970-01-01', sysutcdatetime()) / 1e6"),
+        (mysql, "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) / 1e6"),
+        (
+            oracle,
+            "select extract(day from since) * 86400 + extract(hour from since) * 3600 + extract(minute from since) * "
+            "60 + extract(second from since) from "
+            "(select sys_extract_utc(systimestamp) - timestamp '1970-01-01 00:00:00' as since from dual)",
+        ),
+        (postgresql, "select extract(epoch from clock_timestamp())"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value).rpartition(".")[2],
+)
+def test_leases_go_by_the_clock_of_the_server(dialect: Any, clock: str) -> None:
+    server = Answering(dialect.dialect(), Decimal("1234.5"))
+    assert _Transaction(server).now() == 1234.5  # type: ignore[arg-type]
+    assert server.asked == [clock]
 
 
 class DriverError(Exception):
