@@ -288,6 +288,18 @@ def test_a_rewrite_ends_its_lease(target: ParquetTarget) -> None:
     assert target.claim(["c.again"], ELSEWHERE, lease_s=30) == {"c.again": 1}
 
 
+def test_a_rewrite_after_a_pause_leaves_the_lease_of_a_successor(target: ParquetTarget) -> None:
+    third = Owner("third", "another-machine", 1)
+    target.commit("c", rows("c", "1"), ELSEWHERE)
+    target.claim(["c.again"], ELSEWHERE, lease_s=30)
+    silence(target, ELSEWHERE)
+    assert target.claim(["c.again"], ME, lease_s=30) == {"c.again": 2}
+    assert target.rewrite("c", rows("c", "1", reason="by who was paused"), ELSEWHERE, revision=1)
+    assert target.claim(["c.again"], third, lease_s=30) == {}
+    assert target.rewrite("c", rows("c", "1", reason="by the successor"), ME, revision=2)
+    assert target.claim(["c.again"], third, lease_s=30) == {"c.again": 1}
+
+
 @pytest.mark.parametrize("lock", ["refused", "useless"])
 def test_a_disk_without_locks_is_not_rewritten(
     lock: str, target: ParquetTarget, monkeypatch: pytest.MonkeyPatch

@@ -110,16 +110,17 @@ class ChunkTable:
         transaction.insert(self._table, pa.Table.from_pylist([row], schema=CHUNK_ROWS))
         return True
 
-    def mark_rewritten(self, transaction: Transaction, chunk: str, revision: int, writer: str) -> bool:
-        """Go on to the next revision, and end the lease of who does that; false if this one is past."""
+    def mark_rewritten(self, transaction: Transaction, chunk: str, revision: int, *, writer: str, owner: Owner) -> bool:
+        """Go on to the next revision, and end the lease of who does that, no other; false if this one is past."""
         sql = (
             f"update {self._table} set revision = :revision + 1, writer = :writer "
             "where job = :job and chunk = :chunk and committed is not null and coalesce(revision, 1) = :revision"
         )
         if not transaction.change(sql, job=self._job, chunk=chunk, revision=revision, writer=writer):
             return False
-        ended = f"delete from {self._table} where job = :job and chunk = :chunk and committed is null"
-        transaction.change(ended, job=self._job, chunk=rewrite_lease(chunk))
+        own = "job = :job and chunk = :chunk and owner = :owner and committed is null"
+        ended = f"delete from {self._table} where {own}"
+        transaction.change(ended, job=self._job, chunk=rewrite_lease(chunk), owner=owner.token)
         return True
 
     def row_format(self, transaction: Transaction) -> int:

@@ -119,7 +119,7 @@ class DatabaseTarget:
         ids, writer = images.column("image_id").to_pylist(), f"{owner.token}.{secrets.token_hex(8)}"
 
         def replace(transaction: Transaction) -> bool:
-            if not self._chunks.mark_rewritten(transaction, chunk, revision, writer):
+            if not self._chunks.mark_rewritten(transaction, chunk, revision, writer=writer, owner=owner):
                 found = self._chunks.find(transaction, chunk)
                 return found is not None and found.writer == writer  # It was done, and the answer was lost.
             for some, listed in listed_values(ids):

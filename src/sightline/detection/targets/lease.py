@@ -104,6 +104,19 @@ class FileLeases:
             if not self._files.unlink(_name(chunk, number)):
                 return
 
+    def end_own(self, chunk: str, owner: Owner) -> None:
+        """Remove all leases of a chunk that its holder has done; of a run that lost it to another, only its own."""
+        holder = None
+        for number in count(1):
+            text = self._files.read(_name(chunk, number))
+            if text is None:
+                break
+            holder = _Lease.from_bytes(text)
+        if holder and holder.owner.token == owner.token:
+            self.end(chunk)
+        else:
+            self.release(chunk, owner)
+
     def close(self) -> None:
         """Remove the signs of life of this process, and of others that are gone."""
         with suppress(OSError):  # They are in nobody's way.

@@ -135,7 +135,7 @@ class ParquetTarget:
 
         is_done = self._files.retried(f"write {_rows(chunk)}", swap)
         if is_done:
-            self._leases.end(rewrite_lease(chunk))
+            self._leases.end_own(rewrite_lease(chunk), owner)
         return is_done
 
     def _swap(self, chunk: str, rows: pa.Table, revision: int, writer: str) -> bool:

@@ -169,7 +169,7 @@ class Target(Protocol):
 
 
 def rewrite_lease(chunk: str) -> str:
-    """What is leased by whoever rewrites a committed chunk; rewriting it ends the lease."""
+    """What is leased by whoever rewrites a committed chunk; rewriting it ends the lease of whoever does."""
     return f"{chunk}.again"
 
 

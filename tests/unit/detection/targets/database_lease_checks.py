@@ -97,6 +97,17 @@ def check_chunks_are_leased_again_under_other_names(place: Place) -> None:
     assert place.sql("select distinct chunk from detections") == [(chunk,)]
 
 
+def check_a_rewrite_leaves_the_lease_of_a_successor(place: Place) -> None:
+    ann, ben, third = place.target(), place.target(), Owner("third", "elsewhere", 3)
+    ann.commit("a", images("a", ["1"]), ANN)
+    ann.claim(["a.again"], ANN, lease_s=0)
+    assert ben.claim(["a.again"], BEN, lease_s=60) == {"a.again": 2}
+    assert ann.rewrite("a", images("a", ["1"], version="new"), ANN, revision=1)
+    assert ann.claim(["a.again"], third, lease_s=60) == {}
+    assert ben.rewrite("a", images("a", ["1"], version="newer"), BEN, revision=2)
+    assert ann.claim(["a.again"], third, lease_s=60) == {"a.again": 1}
+
+
 def check_attempts_are_never_below_none(place: Place) -> None:
     target = place.target()
     names = ["a", "b", "c", "b.again", "never claimed"]
