@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sightline
-from sightline.errors import ImageError
+from sightline import errors
+from sightline.errors import ImageError, SightlineError
 
 PACKAGE = Path(sightline.__file__).parent
 PROMISES = Path(__file__).parents[3] / "docs" / "promises.md"
@@ -18,6 +19,16 @@ OTHERS = {"again.py", "pictures.py"}
 """Look at a job's images again; they write no rows."""
 SHARED = {("decode", "image text is not base64")}
 """Of formats/table.py, whose other reasons are those of `ingest`."""
+
+
+SIDES = {"image", "entry", "source", "target", "worker", "machine"}
+
+
+def table() -> list[tuple[str, str, str, str]]:
+    """Reason, side, stage and outcome of every row, without headings."""
+    lines = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) ?\| ([^|]+) \|$", PROMISES.read_text(), re.M)
+    start = next(number for number, line in enumerate(lines) if line[:3] == ("reason", "side", "stage "))
+    return [(reason, side, stage.strip(), end) for reason, side, stage, end in lines[start + 2 :]]
 
 
 def reasons(file: Path) -> Iterator[tuple[str, str]]:
@@ -60,7 +71,20 @@ def texts(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
 
 def test_every_reason_is_on_the_page_with_its_stage() -> None:
     found = SHARED | {pair for file in FILES if file.name not in OTHERS for pair in reasons(file)}
-    lines = re.findall(r"^\| ([^|`]+?)(?: \([^|]*\))? \| [^|]+ \| (\w+) \| rejected \|$", PROMISES.read_text(), re.M)
-    assert {(stage, reason) for reason, stage in lines} == found
+    rejected = [(stage, re.sub(r" \(.*\)$", "", reason)) for reason, _, stage, end in table() if end == "rejected"]
+    assert set(rejected) == found
     assert len(found) > 30
     assert {stage for stage, _ in found} == {"path", "read", "decode", "detect"}
+
+
+def test_every_failure_is_attributed_to_one_of_six_sides() -> None:
+    """What is rejected is an image's fault, or its entry's; all else ends the run with an error that exists."""
+    for reason, side, stage, end in table():
+        words = side.split(",")[0]
+        assert words in SIDES, f"{reason!r} is on the side {side!r}"
+        assert (end == "rejected") == (words in ("image", "entry")) == bool(stage), reason
+        if end != "rejected":
+            named = re.match(r"`(\w+)`", reason)
+            assert named, f"{reason!r} names no error"
+            assert issubclass(getattr(errors, named[1], object), SightlineError), f"there is no {named[1]}"
+    assert {side.split(",")[0] for _, side, _, _ in table()} == SIDES
