@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -270,6 +270,26 @@ def test_a_generation_that_comes_with_the_end_of_the_listing(tmp_path: Path) -> 
     with Leases(target, this_run(), 5.0) as leases:
         chunks = list(Feed(target, planner, Listing(), leases).chunks())  # type: ignore[arg-type]
     assert [leased.chunk.name for leased in chunks if leased] == ["000000-00000"]
+
+
+def test_a_renewal_that_fails_is_not_the_last(tmp_path: Path) -> None:
+    """A target that is away for a moment does not cost the leases."""
+
+    class Away(ParquetTarget):
+        renewals = 0
+
+        def renew(self, chunks: Collection[str], owner: Owner, *, lease_s: float) -> None:
+            self.renewals += 1
+            if self.renewals == 1:
+                raise StorageError("away for a moment")
+            super().renew(chunks, owner, lease_s=lease_s)
+            later.set()
+
+    target, later = Away(tmp_path), threading.Event()
+    target.open({"id": "one"})
+    with Leases(target, this_run(), 0.15) as leases:
+        assert leases.take(Chunk("000000-00000", ()))
+        assert later.wait(20), "no lease is renewed any more"
 
 
 def test_a_stop_does_not_wait_for_the_listing(tmp_path: Path) -> None:
