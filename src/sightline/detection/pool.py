@@ -49,10 +49,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Died:
-    """The worker of a task is gone; the task was all it had to do, or one of two."""
+    """The worker of a task is gone; the task was all it had to do, or one of two.
+
+    Attributes:
+        blames_node: Whether its machine was lost or short of memory, which says nothing about the images.
+    """
 
     task: Task
     why: str
+    blames_node: bool = False
 
 
 class Pool(Protocol):

@@ -14,7 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sightline.cluster.connection import list_nodes
@@ -32,6 +39,11 @@ _WATCH = "watch"
 _LOOK_EVERY_S = 5.0
 _STARTS = 3
 _READERS = 8
+_LOSSES = 6
+"""Losses of workers with their nodes, or to a shortage of memory, before any worker finishes a task again; those of one
+node, which may take all workers with it, count once."""
+_NODE_DIED = "its node has died"
+"""What Ray says of an actor that was lost with its node; it has no exception class of its own."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +176,7 @@ class RayPool:
         self._class = remote(max_restarts=0, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1})(Actor)
         self._clock = WatchClock()
         self._seats: list[_Seat] = [self._seat()]
-        self._failures = self._admitted = 0
+        self._failures = self._admitted = self._losses = 0
         self._absence = StallTimer()
         self._lost: list[Died] = []
         self._looked = monotonic()
@@ -239,11 +251,11 @@ class RayPool:
                 raise WorkerError(f"a worker cannot start: {type(error.cause).__name__}: {error.cause}") from error
             raise
         except RayError as error:
-            return list(self._replace(seat, _first_line(error)))
+            return list(self._replace(seat, _first_line(error), blames_node=blames_node(error)))
         if ref == seat.starting:
             self._admit(seat, found)
             return []
-        seat.moved = self._clock.now
+        seat.moved, self._losses = self._clock.now, 0
         return [Done(seat.tasks.pop(ref), found)]
 
     def _admit(self, seat: _Seat, ready: Ready) -> None:
@@ -264,17 +276,32 @@ class RayPool:
         for warning in check_memory(demand, nodes, oversubscribe=self._config.oversubscribe):
             self._on_note(warning)
 
-    def _replace(self, seat: _Seat, why: str) -> Iterator[Died]:
-        """Another actor takes the seat of one that died; its tasks go back."""
+    def _replace(self, seat: _Seat, why: str, *, blames_node: bool = False) -> Iterator[Died]:
+        """Another actor takes the seat of one that died; its tasks go back.
+
+        Raises:
+            WorkerError: Workers die again and again before they can begin, or with their nodes.
+        """
         self._seats.remove(seat)
-        if not seat.ready:
+        if blames_node:
+            self._count_loss(why)
+        elif not seat.ready:
             self._failures += 1
             self._measured = []  # It may have died of that; in a chunk it would be found out which image it was.
         if self._failures >= _STARTS:
             raise WorkerError(f"workers died {_STARTS} times in a row before they could begin: {why}")
         self._seats.append(self._seat())
         for task in seat.tasks.values():
-            yield Died(task, why)
+            yield Died(task, why, blames_node)
+
+    def _count_loss(self, why: str) -> None:
+        self._losses += 1
+        if self._losses >= _LOSSES + self.size - 1:
+            raise WorkerError(
+                f"workers were lost {self._losses} times with their nodes or to a shortage of memory there, and none "
+                f"has finished any images since the first: {why}. When the nodes are up, run the same command with "
+                "fewer workers or a smaller detect.batch; a lower decode.max_pixels rejects images that are larger"
+            )
 
     def _check_absence(self, waited_s: float) -> None:
         """Ray waits for room for ever.
@@ -327,6 +354,17 @@ def gpus_per_worker(config: DetectConfig) -> float:
     if config.gpus_per_worker is not None:
         return config.gpus_per_worker
     return float(sum(node.gpus for node in list_nodes()) >= config.workers)
+
+
+def blames_node(error: RayError) -> bool:
+    """Whether Ray says that a worker was lost with its node, or ended because memory was short there.
+
+    Of a process that died its node says so. An actor is "unavailable" if nobody says anything: its node is gone, and
+    Ray takes a while to notice.
+    """
+    if isinstance(error, NodeDiedError | OutOfMemoryError | ActorUnavailableError):
+        return True
+    return isinstance(error, RayActorError) and (error.preempted or _NODE_DIED in str(error))
 
 
 def _first_line(error: RayError) -> str:

@@ -1,7 +1,8 @@
 """A run of a job: hands chunks out to workers and commits what they bring. Nobody else writes to the target.
 
 A worker may die over an image. Then its chunk is tried again in parts, the part that somebody dies over once more image
-by image, and the image that a third worker dies over is rejected; all others have their rows.
+by image, and the image that a third worker dies over is rejected; all others have their rows. A worker that is lost
+with its node, or because memory is short there, has not died over an image: its chunk is tried again as it is.
 """
 
 from collections import deque
@@ -222,6 +223,9 @@ class Runner:
         if isinstance(outcome, Died):
             where = f"{len(task.items)} images of chunk {task.chunk.name}"
             self._watcher.on_note(f"a worker died with {where}: {outcome.why}")
+            if outcome.blames_node:
+                self._parts.append(task)  # As it is: that was no attempt of these images.
+                return
             if task.attempt < ATTEMPTS:
                 self._split(task)
                 return

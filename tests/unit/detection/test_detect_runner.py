@@ -14,7 +14,7 @@ from sightline.detection.item import Item
 from sightline.detection.plan import Chunk, Generation, Planner, Retry
 from sightline.detection.pool import Died, Done, Task
 from sightline.detection.rows import rejected_rows
-from sightline.detection.runner import Counts, Progress, Runner, Stopped, Watcher
+from sightline.detection.runner import ATTEMPTS, Counts, Progress, Runner, Stopped, Watcher
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
@@ -270,6 +270,23 @@ def test_a_generation_that_comes_with_the_end_of_the_listing(tmp_path: Path) -> 
     with Leases(target, this_run(), 5.0) as leases:
         chunks = list(Feed(target, planner, Listing(), leases).chunks())  # type: ignore[arg-type]
     assert [leased.chunk.name for leased in chunks if leased] == ["000000-00000"]
+
+
+def test_workers_that_are_lost_with_their_nodes_cost_no_attempts(tmp_path: Path) -> None:
+    """Every chunk is given back more often than an image may kill a worker, and no image is rejected or tried apart."""
+
+    class Losing(FakePool):
+        def wait(self, timeout_s: float) -> list[Done | Died]:
+            task = self._tasks[0] if self._tasks else None
+            if task and self.seen[task.items[0].image_id] <= 2 * ATTEMPTS:
+                return [Died(self._tasks.popleft(), "its node was lost", blames_node=True)]
+            assert task is None or task.attempt == 1
+            return super().wait(timeout_s)
+
+    pool = Losing()
+    assert run(tmp_path, names(100), pool).images == 100
+    assert set(pool.seen.values()) == {2 * ATTEMPTS + 1}
+    assert set(statuses(tmp_path).values()) == {"ok"}
 
 
 def test_a_renewal_that_fails_is_not_the_last(tmp_path: Path) -> None:
