@@ -10,11 +10,12 @@ from typing import IO
 _RUN_NAMES = 1 << 17
 _READ_BYTES = 1 << 15
 _SEPARATOR, _END = "\0", "/"
-"""No name has one of these; the separator is less than any letter, so that entries are in the order of their names."""
+"""No name has the second, and no note either; the first is less than any letter, so that entries are in the order of
+their names."""
 
 
 class SortedNames:
-    """Names of a directory, each with a letter that says what it is.
+    """Names of a directory, each with a note that says what it is.
 
     Runs lie one behind the other in a file without a name, which is gone with this object.
     """
@@ -24,18 +25,19 @@ class SortedNames:
         self._file: IO[bytes] | None = None
         self._ends: list[int] = []
 
-    def add(self, name: str, letter: str) -> None:
+    def add(self, name: str, note: str) -> None:
         """One more, before the first is asked for."""
-        self._names.append(name + _SEPARATOR + letter)  # A pair would take twice the memory.
+        self._names.append(name + _SEPARATOR + note)  # A pair would take twice the memory.
         if len(self._names) >= _RUN_NAMES:
             self._write_run()
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Name and letter, in the order of the names."""
+        """Name and note, in the order of the names."""
         runs = [self._read_run(start, end) for start, end in zip([0, *self._ends], self._ends, strict=False)]
         self._names.sort()
         for entry in heapq.merge(*runs, self._names) if runs else self._names:
-            yield entry[:-2], entry[-1]
+            name, _, note = entry.rpartition(_SEPARATOR)
+            yield name, note
 
     def _write_run(self) -> None:
         if self._file is None:

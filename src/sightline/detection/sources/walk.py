@@ -149,14 +149,27 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _walk_bucket(folder: Folder, name: str, choice: Choice, state: Any) -> Iterator[tuple[str, str]]:
-    for info in sorted(_list_bucket(folder, name), key=lambda info: info.base_name):
-        inner = posixpath.join(name, info.base_name)
-        if info.type == pafs.FileType.Directory:
-            below = choice.below(state, info.base_name)
-            if below is not None:
-                yield from _walk_bucket(folder, inner, choice, below)
+    for base, note in _sort_bucket(folder, name, choice, state):
+        inner = posixpath.join(name, base)
+        if note == _FOLDER:
+            yield from _walk_bucket(folder, inner, choice, choice.below(state, base))
+        else:
+            yield inner, note.removeprefix(_FILE)
+
+
+def _sort_bucket(folder: Folder, name: str, choice: Choice, state: Any) -> SortedNames:
+    """What is wanted of a folder in a bucket: its kind, and the version of a file.
+
+    Arrow gives a listing as a whole; it is in memory until it is sorted, not until all below it is walked.
+    """
+    infos, found = _list_bucket(folder, name), SortedNames()
+    while infos:
+        info = infos.pop()
+        if info.type == pafs.FileType.Directory and choice.below(state, info.base_name) is not None:
+            found.add(info.base_name, _FOLDER)
         elif info.type == pafs.FileType.File and choice.wants(state, info.base_name):
-            yield inner, version_of(int(info.size or 0), info.mtime_ns)
+            found.add(info.base_name, _FILE + version_of(int(info.size or 0), info.mtime_ns))
+    return found
 
 
 def _list_bucket(folder: Folder, name: str) -> list[pafs.FileInfo]:

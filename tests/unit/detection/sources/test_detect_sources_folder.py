@@ -5,6 +5,7 @@ import time
 import tracemalloc
 
 import pytest
+from pyarrow import fs as pafs
 from source_builders import contents, opened, png, pngs, reason, write_files
 
 from sightline.config import SourceConfig
@@ -172,6 +173,45 @@ def test_a_large_flat_folder_is_sorted_in_bounded_memory(tmp_path, monkeypatch):
     assert peak < 1_000_000
     assert [from_ref(item.ref) for item in source.items()] == sorted([*names, "01000-a-folder/x.png"])
     assert list(scratch.iterdir()) == []
+
+
+class LargeBucket:
+    """A bucket with many objects in one folder."""
+
+    def __init__(self, names):
+        self._names = names
+
+    def get_file_info(self, selector):
+        begin = f"{selector.base_dir}/"
+        below = {name.removeprefix(begin) for name in self._names if name.startswith(begin)}
+        folders = {name.partition("/")[0] for name in below if "/" in name}
+        kinds = [(name, pafs.FileType.File) for name in below if "/" not in name]
+        kinds += [(name, pafs.FileType.Directory) for name in folders]
+        return [pafs.FileInfo(begin + name, kind, size=1, mtime_ns=2) for name, kind in kinds]
+
+
+def test_a_large_flat_folder_of_a_bucket_is_sorted_in_bounded_memory(bucket, monkeypatch):
+    """What Arrow has listed is not held while images are looked at, and what is sorted does not have to fit."""
+    monkeypatch.setattr(sorted_names, "_RUN_NAMES", 500)
+    monkeypatch.setattr(sorted_names, "_READ_BYTES", 1000)
+    odd = ["new\nline.png", "a.png", "a!.png", "a-b.png", "caf\xe9.png", "\U0001f600.png", "01000-a-folder/x.png"]
+    names = [f"{number * 7919 % 20_000:05}-with-a-long-name-of-some-image.jpg" for number in range(20_000)] + odd
+    source = FolderSource(bucket.url)
+    root = source._folder.path
+    source._folder.__dict__["filesystem"] = LargeBucket([f"{root}/{name}" for name in [*names, "a.txt", ".png"]])
+    tracemalloc.start()
+    items = source.items()
+    next(items)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    assert sum(1 for _ in items) == len(names) - 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 1_000_000
+    assert peak < 1_000_000
+    listed = list(source.items())
+    assert [from_ref(item.ref) for item in listed] == sorted(names)
+    assert {item.version for item in listed} == {"1-2"}
 
 
 def test_many_files_stream(tmp_path):
