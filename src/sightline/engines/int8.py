@@ -1,8 +1,9 @@
 """Graphs in 8-bit integers: weights by channel, activations by what calibration images were seen to need.
 
 Weights take 7 of the 8 bits. Processors without VNNI add the products of two pairs in 16 bits, and saturate: a file
-with weights of 8 bits scores well on the machine where it was made, and badly on such a one. Depthwise convolutions stay
-in float: they are a small part of the work, and the part of MobileNets that loses most.
+with weights of 8 bits scores well on the machine where it was made, and badly on such a one.
+
+Depthwise convolutions stay in float: they are a small part of the work, and the part of MobileNets that loses most.
 
 ONNX Runtime's own post-training quantization; OpenVINO reads what it writes. Intel's tool, NNCF, reports its use to its
 makers unless it is told not to, so it is not used here.
