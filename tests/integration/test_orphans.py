@@ -1,4 +1,4 @@
-"""Workers do not outlive their driver, whatever they are doing when it dies."""
+"""Processes do not outlive the command that has started them, whatever they are doing when it dies."""
 
 import os
 import signal
@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
-from commands import Command
+from commands import TIMEOUT_S, Command
+from PIL import Image
 
 import sightline
 from sightline.lifeline import PARENT_LOST
@@ -26,8 +28,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def started(workspace: Path, name: str) -> Iterator[Command]:
-    command = Command(workspace, name, "--workers", "2").start()
+def started(workspace: Path, name: str, *options: str) -> Iterator[Command]:
+    command = Command(workspace, name, "--workers", "2", *options).start()
     assert command.process is not None
     try:
         yield command
@@ -36,6 +38,33 @@ def started(workspace: Path, name: str) -> Iterator[Command]:
         command.process.communicate()
         for pid in command.workers():
             os.kill(pid, signal.SIGKILL)
+
+
+def descendants(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """All that it has started, and they; each is known by its id and the time of its start."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def wait_for_descendants(process: "subprocess.Popen[str]", word: str, count: int) -> list[psutil.Process]:
+    """All of them, once there are so many whose command line has a word."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        found = descendants(process)
+        with suppress(psutil.NoSuchProcess):
+            if sum(word in " ".join(each.cmdline()) for each in found) >= count:
+                return found
+        assert process.poll() is None, "it has ended already"
+        assert time.monotonic() < deadline, [each.cmdline() for each in found]
+        time.sleep(0.05)
+
+
+def assert_all_gone(found: list[psutil.Process]) -> None:
+    """Also those that are nobody's any more; what is left is ended, for the next test."""
+    _, left = psutil.wait_procs(found, WITHIN_S)
+    commands = [" ".join(each.cmdline()) for each in left]
+    for each in left:
+        each.kill()
+    assert commands == []
 
 
 def kill_driver(command: Command) -> float:
@@ -81,6 +110,36 @@ def test_a_driver_that_dies_on_a_busy_machine(workspace: Path) -> None:
             for process in busy:
                 process.kill()
                 process.wait()
+
+
+def test_a_driver_that_dies_while_its_workers_read_images_in_processes(workspace: Path) -> None:
+    with started(workspace, "loaders", "--set", "loader.processes=2") as command:
+        command.wait_for_checkpoint()
+        assert command.process is not None
+        found = wait_for_descendants(command.process, "forkserver", 6)  # For each worker a server and two of its forks.
+        kill_driver(command)
+        assert_all_gone(found)
+
+
+def test_an_ingest_that_dies_takes_its_pool_with_it(tmp_path: Path) -> None:
+    image = tmp_path / "noise.png"
+    Image.effect_noise((500, 500), 100).save(image)
+    (tmp_path / "images" / "noise").mkdir(parents=True)
+    for number in range(5000):  # A pool has something to do from two shards on, and must not be done too soon.
+        os.link(image, tmp_path / "images" / "noise" / f"{number}.png")
+    source = ["ingest", str(tmp_path / "images"), "--to", str(tmp_path / "dataset"), "--workspace", str(tmp_path)]
+    command = [sys.executable, "-m", "sightline", *source, "--set", "ingest.workers=2"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+    found = []
+    try:
+        found = wait_for_descendants(process, "popen_loky", 2)
+        time.sleep(3)  # By now they are at work.
+        found = descendants(process)
+        assert len(found) >= 4, "two processes and the trackers of what they share"
+    finally:
+        process.kill()
+        process.wait()
+        assert_all_gone(found)
 
 
 def test_a_main_thread_that_is_busy_does_not_keep_a_process_alive() -> None:

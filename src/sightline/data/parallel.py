@@ -1,5 +1,6 @@
 """Run a function over a stream of tasks on all cores, results in the order of the tasks, memory bounded."""
 
+import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -8,6 +9,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from sightline.errors import SightlineError
+from sightline.lifeline import exit_with_owner
 
 Result = TypeVar("Result")
 
@@ -47,7 +49,8 @@ def _run_in_processes(
     from loky import ProcessPoolExecutor
     from loky.process_executor import TerminatedWorkerError
 
-    pool = ProcessPoolExecutor(max_workers=workers)
+    lifeline, ours = multiprocessing.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(max_workers=workers, initializer=exit_with_owner, initargs=(lifeline,))
     pending: deque[Future[Result]] = deque()
     try:
         for task in islice(tasks, workers * _AHEAD):
@@ -64,3 +67,5 @@ def _run_in_processes(
         ) from None
     finally:
         pool.shutdown(kill_workers=True)
+        lifeline.close()
+        ours.close()

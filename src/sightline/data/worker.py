@@ -19,6 +19,7 @@ from sightline.config import LoaderConfig
 from sightline.data.loader import Batch
 from sightline.data.sampler import Share
 from sightline.errors import SightlineError
+from sightline.lifeline import exit_with_parent_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,17 @@ def process_batches(
         prefetch_factor=max(1, math.ceil(config.prefetch / config.processes)),
         collate_fn=_unchanged,
         multiprocessing_context=_context(),
+        worker_init_fn=_start,
     )
     for result in loader:
         if isinstance(result, SightlineError):
             raise result
         yield _unpack(result)
+
+
+def _start(_number: int) -> None:
+    """DataLoader's own watchdog looks at the parent's id: with a forkserver, that is the server, which lives on."""
+    exit_with_parent_process()
 
 
 def _context() -> BaseContext:

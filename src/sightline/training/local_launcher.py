@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from sightline.config import Config
 from sightline.errors import TrainingError
 from sightline.tracking.machine import Placement
@@ -225,7 +227,7 @@ class _Attempt:
             case _:
                 self._keeper.hear(kind, content)
         if kind == "gone" and not worker.last_word and self._over_since is None:
-            self.lost = self.lost or f"worker {worker.rank} was lost{_how(worker)}"
+            self.lost = self.lost or f"worker {worker.rank} was lost{self._how(worker)}"
         if kind in _LAST_WORDS or kind == "gone":
             worker.last_word = kind
         alive = sum(worker.last_word == "" and worker.heard is not None for worker in self._workers)
@@ -264,19 +266,32 @@ class _Attempt:
         self.lost = self.lost or f"worker {worker.rank} was lost"
 
     def _kill(self, worker: _Worker) -> None:
-        if worker.process.poll() is None:
-            with suppress(ProcessLookupError):
+        """End a worker and the processes that it has started, which are in its group and may have outlived it."""
+        # Until it is waited for, its id, and that of its group, cannot become another process's.
+        if worker.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # macOS refuses a group of which all have ended.
                 os.killpg(worker.process.pid, signal.SIGKILL)
 
+    def _how(self, worker: _Worker) -> str:
+        """How a process ended, and the last lines that it printed, for the error message."""
+        if not _ends_within(worker.process, 1):
+            return ""
+        self._kill(worker)
+        code = worker.process.wait()
+        if not code or worker.ended_by_us:
+            return ""
+        if code < 0:
+            return f" to {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        printed = worker.log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()[-3:]
+        return f" with exit code {code}: {' / '.join(printed)}"
 
-def _how(worker: _Worker) -> str:
-    """How a process ended, and the last lines that it printed, for the error message."""
-    with suppress(subprocess.TimeoutExpired):
-        worker.process.wait(1)
-    code = worker.process.returncode
-    if not code or worker.ended_by_us:
-        return ""
-    if code < 0:
-        return f" to {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
-    printed = worker.log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()[-3:]
-    return f" with exit code {code}: {' / '.join(printed)}"
+
+def _ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Whether a process has ended by then; unlike `wait`, this leaves its id taken."""
+    deadline = time.monotonic() + seconds
+    with suppress(psutil.NoSuchProcess):  # Where SIGCHLD is ignored, nobody has to wait for it.
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+    return True
