@@ -52,11 +52,13 @@ def ingest(
     >>> import sightline
     >>> info = sightline.ingest("VOC2007", to="voc", split="train=0.9,val=0.1")  # doctest: +SKIP
     """
+    from sightline.cluster.pools import check_ingest
     from sightline.data.formats.factory import open_reader
 
     config = _with_settings(config, "ingest", settings)
     target = DatasetTarget(Workspace.find(workspace).dataset_location(to), replace=replace)
     check_settings(config)
+    check_ingest(config)
     target.refuse_existing()
     reader, format_name, why = open_reader(str(source), config.ingest)
     if recognised:
@@ -83,8 +85,10 @@ def synth(
     >>> import sightline
     >>> info = sightline.synth("boards", to="boards", images=200, seed=1)  # doctest: +SKIP
     """
+    from sightline.cluster.pools import check_ingest
     from sightline.data.synth.reader import SynthReader
 
+    check_ingest(config or Config())
     target = DatasetTarget(Workspace.find(workspace).dataset_location(to), replace=replace)
     target.refuse_existing()
     reader = SynthReader(kind, images=images, seed=seed, size=size)
@@ -287,6 +291,7 @@ def evaluate(
     >>> import sightline
     >>> sightline.evaluate("boards-nano-1a2b3c4d", "boards", split="test").map50  # doctest: +SKIP
     """
+    from sightline.cluster.pools import check_loader
     from sightline.data.formats.deeppcb_results import DeepPcbResults
     from sightline.data.loader import LoadOptions
     from sightline.engines.factory import open_engine
@@ -297,6 +302,7 @@ def evaluate(
     from sightline.training.precision import pick_device
     from sightline.training.run_model import make_finder
 
+    check_loader(config or Config())
     finder = make_finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
     bundle = finder.find(str(model))
     opened = open_dataset(dataset, workspace=workspace)

@@ -57,6 +57,8 @@ class IngestConfig(Section):
     """Fail when a larger share of the images than this cannot be used."""
     workers: int = Field(0, ge=0)
     """Processes to use; 0 means one for each core."""
+    oversubscribe: bool = False
+    """Start so many processes even if the cores are not enough for them."""
 
 
 class LoaderConfig(Section):

@@ -165,11 +165,13 @@ def compare_models(
     >>> sightline.compare_models("boards/1", "boards/2", dataset="boards").models[0].figures  # doctest: +SKIP
     """
     from sightline.api import open_dataset
+    from sightline.cluster.pools import check_loader
     from sightline.data.loader import LoadOptions
     from sightline.registering.scoring import compare_bundles
 
     if len(refs) < 2:
         raise ConfigError(f"comparing needs two models or more, not {len(refs)}: `sightline models` lists them")
+    check_loader(config or Config())
     finder = _finder(workspace, config, on_note)
     bundles = [(str(ref), finder.find(str(ref))) for ref in refs]
     opened = open_dataset(dataset, workspace=workspace)
@@ -409,6 +411,7 @@ def export_model(
     >>> sightline.export_model("boards-nano-1a2b3c4d", to="onnx")  # doctest: +SKIP
     """
     from sightline.api import open_dataset
+    from sightline.cluster.pools import check_loader
     from sightline.data.loader import LoadOptions
     from sightline.engines.calibration import calibration_images
     from sightline.engines.exported import refuse_existing, write_export
@@ -423,6 +426,7 @@ def export_model(
         raise ConfigError("int8 needs images to calibrate with: give a dataset with --calibrate")
     if calibrate is not None and not int8:
         raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
+    check_loader(config or Config())
     bundle = _finder(workspace, config, on_note).find(str(model))
     loaded, info, said = bundle.load(), bundle.info, bundle.info.preprocessing
     precision: Literal["float32", "int8"] = "int8" if int8 else "float32"

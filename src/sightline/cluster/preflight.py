@@ -42,6 +42,9 @@ class Demand:
         shared_memory: Bytes of /dev/shm that the workers of one node need together.
         option: What sets the number of workers, for messages.
         remedy: What makes a worker smaller, for messages.
+        kind: What they are, for messages.
+        override: What starts them in spite of a refusal, for messages.
+        times: How many there are for each that the option asks for.
     """
 
     workers: int
@@ -49,6 +52,9 @@ class Demand:
     shared_memory: int = 0
     option: str = "--workers"
     remedy: str = "a smaller --batch or --size"
+    kind: str = "workers"
+    override: str = "--oversubscribe"
+    times: int = 1
 
 
 def check_workers(demand: Demand, nodes: Sequence[Node], *, oversubscribe: bool = False) -> list[str]:
@@ -67,8 +73,7 @@ def check_workers(demand: Demand, nodes: Sequence[Node], *, oversubscribe: bool 
     warnings = _refuse(refusals, oversubscribe=oversubscribe)
     cores = _total_cores(nodes)
     if not warnings and demand.workers > cores:
-        fitting = _fitting(demand, nodes)
-        return [f"warning: {demand.workers} workers share {cores:g} cores; {demand.option} {fitting} is faster"]
+        return [f"warning: {demand.workers} {demand.kind} share {cores:g} cores; {_advice(demand, nodes)} is faster"]
     return warnings
 
 
@@ -129,8 +134,8 @@ def _cores_refusal(demand: Demand, nodes: Sequence[Node]) -> str | None:
     if demand.workers <= MOST_WORKERS_PER_CORE * cores:
         return None
     return (
-        f"{demand.workers} workers are more than {MOST_WORKERS_PER_CORE} for each of {cores:g} cores: give "
-        f"{demand.option} {_fitting(demand, nodes)}, or --oversubscribe to start them anyway"
+        f"{demand.workers} {demand.kind} are more than {MOST_WORKERS_PER_CORE} for each of {cores:g} cores: give "
+        f"{_advice(demand, nodes)}, or {demand.override} to start them anyway"
     )
 
 
@@ -139,7 +144,7 @@ def _memory_refusal(demand: Demand, nodes: Sequence[Node]) -> str | None:
     if room is None or demand.workers <= room:
         return None
     available = sum(node.memory or 0 for node in nodes)
-    fewer = f"{demand.option} {_fitting(demand, nodes)}, " if room else ""
+    fewer = f"{_advice(demand, nodes)}, " if room else ""
     return (
         f"{demand.workers} workers of about {_size_text(demand.memory)} do not fit into {MEMORY_SHARE:.0%} of the "
         f"{_size_text(available)} of memory that are available: give {fewer}{demand.remedy}, or "
@@ -157,11 +162,12 @@ def _shared_memory_refusal(demand: Demand, nodes: Sequence[Node]) -> str | None:
     )
 
 
-def _fitting(demand: Demand, nodes: Sequence[Node]) -> int:
-    """The number of workers to advise: one for each core, as far as memory goes."""
+def _advice(demand: Demand, nodes: Sequence[Node]) -> str:
+    """The option with the number of workers to advise: one for each core, as far as memory goes."""
     room = _room_in_memory(demand, nodes)
     cores = int(_total_cores(nodes))
-    return max(1, cores if room is None else min(cores, room))
+    fitting = max(1, (cores if room is None else min(cores, room)) // demand.times)
+    return f"{demand.option}{'' if demand.option.endswith('=') else ' '}{fitting}"
 
 
 def _room_in_memory(demand: Demand, nodes: Sequence[Node]) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from sightline.cluster.local_node import current_nodes, local_node
+from sightline.cluster.pools import check_loader
 from sightline.cluster.preflight import PROCESS_MEMORY, Demand, check_disk, check_workers
 from sightline.config import Config, LoaderConfig, TrainConfig
 from sightline.data.dataset import Dataset
@@ -26,6 +27,8 @@ _CHECKPOINTS_ON_DISK = 4
 """Two that are kept, the best one, and one that is being written."""
 _WORKSPACE = 64 << 20
 """Bytes that kernels, the loader and the loss take with any model."""
+_LOADER_PROCESS = 128 << 20
+"""Private bytes of a process of the loader, which shares what it has imported with others."""
 _MULTIPLE = 32  # Sides that every family takes.
 _MEASURED_IMAGES = 2  # BatchNorm in training refuses a single value per channel.
 
@@ -60,6 +63,7 @@ def check_cores(config: Config) -> None:
         return
     nodes = current_nodes() if launcher == "ray" else [local_node()]
     check_workers(Demand(workers.count), nodes, oversubscribe=workers.oversubscribe)
+    check_loader(config, workers=workers.count, nodes=nodes)
 
 
 def check_training(
@@ -85,7 +89,8 @@ def check_training(
     check_disk(needed, shutil.disk_usage(directory).free, str(directory))
     # Inside this process, or in those of a torchrun, what every process takes is taken already.
     base = 0 if launcher in ("inline", "joined") else PROCESS_MEMORY
-    each = base + worker_memory(memory, train, workers=placement.workers, on_gpu=placement.devices != ("cpu",))
+    on_gpu = placement.devices != ("cpu",)
+    each = base + worker_memory(memory, train, config.loader, workers=placement.workers, on_gpu=on_gpu)
     if launcher == "ray":
         demand, nodes = Demand(placement.workers, each), current_nodes()
     else:
@@ -96,12 +101,15 @@ def check_training(
         demand, nodes = Demand(here, each, shared, option), [local_node()]
         if note := plan_devices(train.device, workers=here, gpus=num_gpus()).note:
             on_note(note)
+    check_loader(config, workers=demand.workers, nodes=nodes)
     for warning in check_workers(demand, nodes, oversubscribe=config.workers.oversubscribe):
         on_note(warning)
 
 
-def worker_memory(model: ModelMemory, train: TrainConfig, *, workers: int, on_gpu: bool = False) -> int:
-    """Bytes of main memory that training takes in one worker, beside the process itself.
+def worker_memory(
+    model: ModelMemory, train: TrainConfig, loader: LoaderConfig, *, workers: int, on_gpu: bool = False
+) -> int:
+    """Bytes of main memory that training takes in one worker and in its loader's processes, beside the worker itself.
 
     Within a quarter of what was measured, see docs/benchmarks/notes.md.
     """
@@ -110,6 +118,9 @@ def worker_memory(model: ModelMemory, train: TrainConfig, *, workers: int, on_gp
     # Rank 0 has the weights that it was given, and writes the optimizer's state to memory before it is saved.
     copies = model.weights + _optimizer_bytes(model, train)
     waiting = 2 * share * model.pixels
+    if loader.processes:  # Each prepares a batch; those that are ready lie in /dev/shm, which is memory too.
+        at_work = loader.processes * (_LOADER_PROCESS + share * model.pixels)
+        waiting += PROCESS_MEMORY + at_work + loader_blocks(loader) * share * model.pixels
     if on_gpu:
         return _WORKSPACE + copies + waiting
     # Workers decide later what `auto` means.

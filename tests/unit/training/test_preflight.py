@@ -7,7 +7,7 @@ import pytest
 import sightline
 from families import TESTED
 from sightline.cluster.preflight import Node
-from sightline.config import Config, load_config
+from sightline.config import Config, LoaderConfig, load_config
 from sightline.data.parallel import num_cores
 from sightline.errors import ConfigError
 from sightline.models.factory import make_model
@@ -66,7 +66,27 @@ def test_every_family_can_be_measured(name: str) -> None:
 )
 def test_the_memory_of_a_worker(settings: dict[str, object], workers: int, on_gpu: bool, megabytes: int) -> None:
     train = config(**settings).train
-    assert worker_memory(MODEL, train, workers=workers, on_gpu=on_gpu) == megabytes * MB
+    assert worker_memory(MODEL, train, LoaderConfig(), workers=workers, on_gpu=on_gpu) == megabytes * MB
+
+
+def test_the_processes_of_a_loader_are_counted_too() -> None:
+    """A server with all that they share, two of 128 MB and a batch of 4 MB, and of such five and one in /dev/shm."""
+    train, loader = config(batch=4).train, LoaderConfig(processes=2, prefetch=4)
+    without, counted = (worker_memory(MODEL, train, each, workers=1) for each in (LoaderConfig(), loader))
+    assert counted - without == (400 + 2 * (128 + 4) + 5 * 4) * MB
+
+
+def test_far_too_many_processes_of_loaders(workspace: Path) -> None:
+    cores = num_cores()
+    processes = cores + 1
+    given = config(count=2).model_copy(update={"loader": LoaderConfig(processes=processes)})
+    one = given.model_copy(update={"workers": config().workers})
+    fitting = max(1, cores // 2)
+    for refuse in (check_cores, lambda given: check(workspace, given)):
+        with pytest.raises(ConfigError, match=f"{2 * processes} loader processes .* --set loader.processes={fitting},"):
+            refuse(given)
+        refuse(one)
+    check_cores(given.model_copy(update={"workers": config(oversubscribe=True, count=2).workers}))
 
 
 def test_the_size_of_a_checkpoint_is_that_on_disk(workspace: Path) -> None:

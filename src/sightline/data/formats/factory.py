@@ -113,7 +113,7 @@ def _make_reader(name: FormatName, folder: Folder, file: str | None, config: Ing
         raise FormatError(f"format {name!r} reads a folder, not the file {file!r}: name the folder it lies in")
     match name:
         case "voc":
-            return VocReader(folder, classes=classes, images=images)
+            return VocReader(folder, classes=classes, images=images, workers=config.workers)
         case "coco":
             return CocoReader(folder, [file] if file else find_coco_files(folder), classes=classes, images=images)
         case "yolo":

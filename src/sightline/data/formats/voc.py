@@ -27,14 +27,25 @@ _SCAN_CHUNK = 2000
 
 
 class VocReader:
-    """Reads every XML file below the source."""
+    """Reads every XML file below the source.
+
+    Args:
+        workers: Processes that look for the names of classes, where none are given; 0 means one for each core.
+    """
 
     task: Task = "detection"
 
-    def __init__(self, source: Folder, *, classes: tuple[str, ...] | None = None, images: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Folder,
+        *,
+        classes: tuple[str, ...] | None = None,
+        images: str | None = None,
+        workers: int = 0,
+    ) -> None:
         self._source = source
         self._images = Folder.open(images) if images else None
-        self.classes = classes or self._find_classes()
+        self.classes = classes or self._find_classes(workers)
 
     @property
     def folders(self) -> tuple[Folder, ...]:
@@ -103,12 +114,12 @@ class VocReader:
             if isinstance(found, File) and found.name.lower().endswith(".xml"):
                 yield found.name
 
-    def _find_classes(self) -> tuple[str, ...]:
+    def _find_classes(self, workers: int) -> tuple[str, ...]:
         """All class names, sorted, so that their order depends on nothing but the names."""
         names = self._xml_names()
         chunks = iter(lambda: list(islice(names, _SCAN_CHUNK)), [])
         found: set[str] = set()
-        found.update(*run_in_order(scan_classes, ((self._source, chunk) for chunk in chunks)))
+        found.update(*run_in_order(scan_classes, ((self._source, chunk) for chunk in chunks), workers=workers))
         if not found:
             raise FormatError(f"no annotated object in the XML files of {self._source.location!r}")
         return tuple(sorted(found))

@@ -775,3 +775,17 @@ def test_sources_are_never_modified(layout, tmp_path, ingest):
     before = state()
     ingest(source)
     assert state() == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_voc_looks_for_classes_in_as_many_processes_as_ingest_has(tmp_path, ingest, monkeypatch, workers):
+    started = []
+
+    def run_here(function, tasks, count):
+        started.append(count)
+        return (function(*task) for task in tasks)
+
+    monkeypatch.setattr("sightline.data.formats.voc._SCAN_CHUNK", 1)
+    monkeypatch.setattr("sightline.data.parallel._run_in_processes", run_here)
+    assert ingest(write_tree(tmp_path / "s", voc_split()), workers=workers).classes == ("cat", "dog")
+    assert started == [2] * (workers == 2)
