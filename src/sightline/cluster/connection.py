@@ -28,6 +28,9 @@ _SETTINGS = {
 }
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Set to 0, Ray takes 127.0.0.1 for the node's address, as it does by default on other systems, and binds to that."""
+_SHORT = "/tmp"
+_LONGEST = 35
+"""Bytes of a directory under which Ray can make a socket: its name is 70 bytes long, and macOS allows 103 in all."""
 
 
 @contextmanager
@@ -46,8 +49,8 @@ def connected(address: str | None, settings: Mapping[str, str] | None = None) ->
         yield
         return
     address = address or find_cluster() or "local"
-    with _private_cluster() if address == "local" else nullcontext():
-        _connect(address, dict(settings or {}))
+    with _private_cluster() if address == "local" else nullcontext() as directory:
+        _connect(address, dict(settings or {}), directory)
         try:
             with _quiet():
                 yield
@@ -56,11 +59,15 @@ def connected(address: str | None, settings: Mapping[str, str] | None = None) ->
 
 
 @contextmanager
-def _private_cluster() -> Iterator[None]:
-    """While this lasts, a cluster that this process starts is reached from this machine, with our token, only."""
+def _private_cluster() -> Iterator[str | None]:
+    """While this lasts, a cluster that this process starts is reached from this machine, with our token, only.
+
+    Yields:
+        Where Ray is to keep its sockets and logs; None for its own choice.
+    """
     from ray._private import ray_constants
 
-    with tempfile.TemporaryDirectory(prefix="sightline-ray-") as private:
+    with tempfile.TemporaryDirectory(prefix="sightline-ray-") as private, _short_directory() as directory:
         token = Path(private) / "token"
         with open(os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
@@ -73,11 +80,29 @@ def _private_cluster() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = False
         _read_authentication_again()
         try:
-            yield
+            yield directory
         finally:
             ray_constants.ENABLE_RAY_CLUSTER = clustered
             _swap_environment(before)
             _read_authentication_again()
+
+
+@contextmanager
+def _short_directory() -> Iterator[str | None]:
+    """A directory for Ray's sockets where the one that it would take has too long a path; None where it has not."""
+    usual = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or _SHORT
+    if len(os.fsencode(usual)) <= _LONGEST:
+        yield None
+        return
+    try:
+        short = tempfile.TemporaryDirectory(prefix="ray-", dir=_SHORT, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Ray cannot make its sockets in {usual!r}, whose path is longer than {_LONGEST} bytes, nor in {_SHORT!r} "
+            f"({error}): set RAY_TMPDIR to a directory with a shorter path"
+        ) from None
+    with short as directory:
+        yield directory
 
 
 def _swap_environment(values: Mapping[str, str | None], drop: tuple[str, ...] = ()) -> dict[str, str | None]:
@@ -110,7 +135,7 @@ def list_nodes() -> list[Node]:
     ]
 
 
-def _connect(address: str, settings: dict[str, str]) -> None:
+def _connect(address: str, settings: dict[str, str], directory: str | None) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
@@ -119,6 +144,7 @@ def _connect(address: str, settings: dict[str, str]) -> None:
             log_to_driver=False,
             logging_level=logging.CRITICAL,
             runtime_env={"env_vars": settings} if settings else None,
+            _temp_dir=directory,
         )
     except (ConnectionError, ray.exceptions.AuthenticationError) as error:
         raise ConfigError(
