@@ -1,5 +1,5 @@
 """Real parts: a bucket server, PostgreSQL, a browser. A missing program skips its tests, or fails them in CI:
-see `programs.need`.
+see `tests/programs.py`.
 
 Also models that were taught by heart, for all tests of a session.
 """
@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))  # `overfitted` tea
 sys.path.insert(0, str(Path(__file__).parent))  # `ray_nodes` and others are shared by the tests below.
 
 from postgres_server import PostgresServer
-from programs import need
 from ray_nodes import RayCluster
+
+from programs import need
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import torch
 from ray_nodes import BlindNode, RayCluster
 
 import sightline
+from programs import need_mounts
 from sightline.config import Config, load_config
 from sightline.errors import ConfigError
 from sightline.training.checkpoint import CheckpointDirectory
@@ -106,11 +107,11 @@ def test_a_lost_node(workspace: Path, cluster: RayCluster, undisturbed: dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may hide a directory from a process")
 def test_a_node_that_does_not_see_the_workspace(
     workspace: Path, undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     """Both workers are there: images, weights and checkpoints go by way of the driver's node."""
+    need_mounts()
     notes: list[str] = []
     with RayCluster(0) as cluster, BlindNode(cluster.address, workspace, num_cpus=2):
         cluster.wait_for_cpus(2)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from programs import need_namespaces
 from sightline import process_identity
 from sightline.process_identity import is_abandoned, is_dead, this_host, unique_name
 
@@ -40,8 +41,7 @@ def test_a_container_of_the_same_name_is_elsewhere() -> None:
     """It has its own processes under the same ids, and the same name of the host."""
     script = "from sightline.process_identity import this_host; print(this_host())"
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("PID namespaces cannot be made here")
+    need_namespaces(*unshare, "true")
     found = subprocess.run([*unshare, sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert found.stdout.strip().rsplit("-", 1)[0] != NAMESPACE
     assert not is_dead(found.stdout.strip(), ended_pid())

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+from programs import need, need_mounts, need_namespaces
 
-from programs import need  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -39,7 +38,17 @@ def test_system_packages_are_named_with_a_reason_before_they_are_installed(syste
     said = run_programs(system)
     assert "chromium: tests of the app and of HTML reports" in said
     assert "SYSTEM_PACKAGES=no make test installs nothing" in said
-    assert "install -yq --no-install-recommends chromium" in (system / "apt.log").read_text()
+    assert "gcc, libc6-dev: tests of disks that fail build a library" in said
+    (installed,) = [line for line in (system / "apt.log").read_text().splitlines() if "install" in line]
+    assert "install -yq --no-install-recommends chromium" in installed
+    assert installed.endswith("gcc libc6-dev")
+
+
+def test_a_compiler_that_is_there_is_not_installed(system: Path) -> None:
+    (system / "cc").symlink_to("/bin/true")
+    said = run_programs(system)
+    assert "gcc" not in said
+    assert "gcc" not in (system / "apt.log").read_text()
 
 
 def test_without_system_packages_nothing_is_installed(system: Path) -> None:
@@ -56,8 +65,15 @@ def test_a_missing_program(
 ) -> None:
     for name, value in {"CI": ci, "SYSTEM_PACKAGES": packages}.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
-    with pytest.raises(outcome, match="chromium is not installed"):
+    either = (pytest.fail.Exception, pytest.skip.Exception)  # A skip that is not expected would skip this test.
+    with pytest.raises(either, match="chromium is not installed") as program:
         need("chromium", None)
+    with pytest.raises(either, match="making PID namespaces is refused here") as namespaces:
+        need_namespaces("false")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(either, match="mounting file systems is refused here") as mounts:
+        need_mounts()
+    assert program.type is namespaces.type is mounts.type is outcome
 
 
 @pytest.fixture(scope="module")

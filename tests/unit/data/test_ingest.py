@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 import sightline
 from failing_disk import ALWAYS, FailingDisk
+from programs import need_namespaces
 from sightline import retry
 from sightline.config import Config, IngestConfig
 from sightline.data import disk
@@ -328,8 +329,7 @@ def test_what_a_container_of_the_same_name_is_writing_is_left(tmp_path, ingest):
     ended.wait()
     shell = 'echo "$0" > /proc/sys/kernel/ns_last_pid && "$@" && true'  # The next process there gets the next id.
     container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", shell, str(ended.pid - 1)]
-    if subprocess.run([*container, "true"], capture_output=True).returncode:
-        pytest.skip("PID namespaces cannot be made here")
+    need_namespaces(*container, "true")
     place = ingest.workspace / "datasets" / "x"
     command = [*container, sys.executable, "-c", IN_A_CONTAINER, str(place)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from fakes import MODEL, item
 
+from programs import need_namespaces
 from sightline.detection.chunk_hash import hash_ids
 from sightline.detection.rows import rejected_rows
 from sightline.detection.schema import IMAGES
@@ -200,8 +201,7 @@ def test_a_container_of_the_same_name_keeps_its_lease(target: ParquetTarget) -> 
     ended.wait()
     shell = 'echo "$0" > /proc/sys/kernel/ns_last_pid && "$@" && true'  # The next process there gets the next id.
     container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", shell, str(ended.pid - 1)]
-    if subprocess.run([*container, "true"], capture_output=True).returncode:
-        pytest.skip("PID namespaces cannot be made here")
+    need_namespaces(*container, "true")
     command = [*container, sys.executable, "-c", IN_A_CONTAINER, str(target.directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,6 +1,5 @@
 """Sums through shared memory; workers are threads here, `tests/integration/test_many_workers.py` has processes."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ import torch
 from together import Together, run_together
 from torch import Tensor
 
+from programs import need_mounts
 from sightline.training import shared_memory
 from sightline.training.collective import LostWorkers
 from sightline.training.shared_memory import LARGEST, SharedMemory, memory_size, share_memory
@@ -92,11 +92,10 @@ def test_workers_that_do_not_see_the_memory_do_without(monkeypatch: pytest.Monke
     assert found == [None, None]
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
 def test_a_full_file_system_is_no_reason_to_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sparse file there would end the process by SIGBUS when it is first written to."""
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path]).returncode:
-        pytest.skip("mounting is refused here")
+    need_mounts()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
     try:
         monkeypatch.setattr(shared_memory, "_DIRECTORY", tmp_path)
         assert shared_memory.share_memory(0, 1, lambda value: [value]) is None
