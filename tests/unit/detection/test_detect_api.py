@@ -162,9 +162,9 @@ class Unmounted(FolderSource):
 def test_a_part_of_a_folder_that_is_unmounted(tmp_path: Path, photos: Path, detect: Any, impatient: None) -> None:
     """While the run is on, and before the next one: nothing of it is committed, and later it is as if nothing was."""
     detect(photos, to="undisturbed", chunk=4)
-    with pytest.raises(SourceError, match=r"/below' is missing, or holds no images, .* run the same command"):
+    with pytest.raises(SourceError, match=r"/below' holds no images on this machine: .* run the same command"):
         detect(Unmounted(str(photos)), chunk=4)
-    with pytest.raises(SourceError, match=r"/below' is missing, or holds no images"):
+    with pytest.raises(SourceError, match=r"/below' holds no images"):
         detect(photos, chunk=4)
     columns = "uri, status, reason, width, num_detections, version"
     found = rows(tmp_path, f"select {columns} from images", job="job")

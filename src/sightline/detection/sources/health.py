@@ -54,9 +54,10 @@ class Reach:
         if not item.version or (other != path and disk.can_be_opened(other)):
             return
         if other != path:
-            raise _gone(item, f"{other!r}, which was read before, cannot be read any more either") from error
+            raise _gone(item, f"{other!r}, which was read before, cannot be read any more either.") from error
         if not _holds_images(place, path):
-            raise _gone(item, f"{place!r} is missing, or holds no images, on this machine (is it mounted?)") from error
+            what = "holds no images" if disk.holds_something(place) else "is missing or empty"
+            raise _gone(item, f"{place!r} {what} on this machine: is it mounted?") from error
         self._count(error, item, place)
 
     def _check_object(self, error: ImageError, item: Item, folder: Folder, name: str) -> None:
@@ -64,24 +65,24 @@ class Reach:
         if other:  # S3 forbids what is not there to those who may read objects, but not list them.
             return
         if other is False:
-            raise _gone(item, f"no object of {folder.location!r} that was read before can be read any more") from error
+            raise _gone(item, f"no object of {folder.location!r} that was read before can be read any more.") from error
         check_bucket(folder)
         if item.version and error.reason != NOT_FOUND:
-            raise _gone(item, f"no object of {folder.location!r} could be read yet: {error}") from error
+            raise _gone(item, f"no object of {folder.location!r} could be read yet: {error}.") from error
         if item.version:
             self._count(error, item, folder.location)
 
     def _count(self, error: ImageError, item: Item, place: str) -> None:
         self._missed += 1
         if self._missed >= _MOST_MISSED:
-            why = f"{self._missed} images in a row cannot be read, and none of {place!r} could"
+            why = f"{self._missed} images in a row cannot be read, and none of {place!r} could."
             raise _gone(item, why) from error
 
 
 def _gone(item: Item, why: str) -> SourceError:
     """From the error of the image, which `Lenient` looks for."""
     return SourceError(
-        f"{item.uri!r} was there when it was listed, and now {why}. When the images are there again, run the same "
+        f"{item.uri!r} was there when it was listed, and now {why} When the images are there again, run the same "
         "command. If they were removed for good, --set source.missing=reject rejects each of them; or write to "
         "another --to"
     )
