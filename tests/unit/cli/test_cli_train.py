@@ -146,15 +146,35 @@ def test_a_run_as_a_page(tmp_path: Path) -> None:
     assert "<script" not in page
 
 
+NOTES_WHAT_IS_STARTED = """
+import os, sys
+def note(event, arguments):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"):
+        with open(os.environ["STARTED"], "a") as started:
+            print(event, arguments, file=started)
+sys.addaudithook(note)
+open(os.environ["STARTED"], "a").close()
+"""
+
+
 def test_far_too_many_workers_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    """The interpreter notes every process that it starts."""
     sightline("synth", "shapes", "--images", "20", cwd=tmp_path)
-    many = str(max(99, 2 * num_cores() + 1))
-    done = sightline("train", "shapes", *SMALL, "--workers", many, cwd=tmp_path)
+    many, started = str(max(99, 2 * num_cores() + 1)), tmp_path / "started"
+    (tmp_path / "sitecustomize.py").write_text(NOTES_WHAT_IS_STARTED)
+    done = subprocess.run(
+        [*COMMAND, "train", "shapes", *SMALL, "--workers", many],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "STARTED": str(started)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2, done.stderr
     said = " ".join(done.stderr.split())
     assert f"{many} workers" in said
     assert f"give --workers {num_cores()}, or --oversubscribe" in said
     assert not (tmp_path / "sightline-workspace" / "runs").exists()
+    assert sys.executable not in started.read_text(), "workers are processes of Python"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
