@@ -121,6 +121,18 @@ def test_a_driver_that_dies_while_its_workers_read_images_in_processes(workspace
         assert_all_gone(found)
 
 
+def test_a_worker_that_dies_takes_the_processes_of_its_loader_with_it(tmp_path: Path) -> None:
+    """In an epoch that is long enough for them to be at work."""
+    sightline.synth("shapes", "shapes", images=400, seed=1, workspace=tmp_path)
+    with started(tmp_path, "worker", "--set", "loader.processes=2", "--epochs", "100") as command:
+        command.wait_for_checkpoint()
+        worker = psutil.Process(command.workers()[1])
+        found = worker.children(recursive=True)
+        assert len(found) >= 4, "a server, two of its forks, and the tracker of what they share"
+        worker.kill()
+        assert_all_gone(found)
+
+
 def test_an_ingest_that_dies_takes_its_pool_with_it(tmp_path: Path) -> None:
     image = tmp_path / "noise.png"
     Image.effect_noise((500, 500), 100).save(image)
