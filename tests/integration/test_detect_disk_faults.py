@@ -16,8 +16,8 @@ import duckdb
 import numpy as np
 import pytest
 import torch
-from programs import need
 
+from programs import need
 from sightline.data.decode import encode_jpeg
 from sightline.models.bundle import describe, save_bundle
 from sightline.models.factory import make_model

@@ -122,7 +122,7 @@ def test_a_file_of_ultralytics_becomes_a_bundle(commands: Commands) -> None:
     assert done.returncode == 0, done.stderr
     assert "licence: AGPL-3.0" in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count(LICENCE) == 1
-    bundle = sightline.load_model(commands.root / "imported").bundle
+    bundle = sightline.load_model(commands.root / "imported", workspace=commands.root).bundle
     assert (bundle.info.model, bundle.info.classes) == ("yolov8n", ("cat", "dog", "emu"))
     assert (commands.root / "imported" / "weights.safetensors").is_file()
 

@@ -67,7 +67,7 @@ def check_bucket(folder: Folder) -> None:
     bucket = folder.path[: len(folder.path) - len(path)] + path.partition("/")[0]
     try:
         found = folder.filesystem.get_file_info(bucket).type != pafs.FileType.NotFound
-        why = f"there is no {bucket!r}"
+        why = "there is no such bucket"
     except OSError as error:
         found, why = False, str(error)
     if not found:

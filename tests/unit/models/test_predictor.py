@@ -19,9 +19,9 @@ from sightline.models.predictor import Classification, Detections, Predictor
 
 
 @pytest.fixture
-def model(bundle: Bundle) -> Predictor:
+def model(bundle: Bundle, tmp_path: Path) -> Predictor:
     torch.set_num_threads(1)
-    return sightline.load_model(bundle.path)
+    return sightline.load_model(bundle.path, workspace=tmp_path)
 
 
 def pixels(width: int = 100, height: int = 60, seed: int = 0) -> np.ndarray:
@@ -135,9 +135,9 @@ def test_a_bad_image_is_named(model: Predictor, bad: Any, message: str) -> None:
         model.predict([pixels(), bad, pixels()])
 
 
-def test_a_bomb_is_refused(bundle: Bundle) -> None:
+def test_a_bomb_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     config = load_config(flags={"decode": {"max_pixels": 5000}})
-    model = sightline.load_model(bundle.path, config=config)
+    model = sightline.load_model(bundle.path, config=config, workspace=tmp_path)
     for image in (encoded(pixels(100, 60)), Image.fromarray(pixels(100, 60))):
         with pytest.raises(ImageError, match="too many pixels: image 0 of 1: 100 x 60"):
             model.predict(image)
@@ -148,7 +148,7 @@ def test_a_classifier_gives_a_label_and_a_score(tmp_path: Path) -> None:
     network = make_model("resnet18", num_classes=3, size=64)
     info = describe(network, name="resnet18", classes=("a", "b", "c"))
     save_bundle(tmp_path / "classifier", network.state_dict(), info, {})
-    model = sightline.load_model(f"{tmp_path}/classifier")
+    model = sightline.load_model(f"{tmp_path}/classifier", workspace=tmp_path)
     (found,) = model.predict(pixels(100, 60))
     assert isinstance(found, Classification)
     assert found.scores.sum() == pytest.approx(1)

@@ -86,10 +86,10 @@ def test_a_payload_in_a_bundle_does_not_run(bundle: Bundle, file: str, manifest:
         (bundle.path / "manifest.json").unlink()
         write_manifest(bundle.path)
     if manifest and file in ("README.md", "extra.pkl"):
-        sightline.load_model(bundle.path)  # It is listed, and nobody opens it.
+        sightline.load_model(bundle.path, workspace=tmp_path)  # It is listed, and nobody opens it.
     else:
         with pytest.raises(DamagedError):
-            sightline.load_model(bundle.path)
+            sightline.load_model(bundle.path, workspace=tmp_path)
     assert not (tmp_path / "ran").exists()
 
 

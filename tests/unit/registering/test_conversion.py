@@ -38,7 +38,7 @@ def test_a_state_dict_of_torchvision(tmp_path: Path) -> None:
     assert open_bundle(tmp_path / "net") == found
     assert (found.info.licence, found.info.dataset, found.info.classes) == ("BSD-3-Clause", None, ("a", "b", "c"))
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    (answer,) = sightline.load_model(found.path).predict(pixels)
+    (answer,) = sightline.load_model(found.path, workspace=tmp_path).predict(pixels)
     assert isinstance(answer, Classification)
     means, stds = (torch.tensor(values)[:, None, None] for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     expected = theirs(((torch.from_numpy(pixels).permute(2, 0, 1) / 255 - means) / stds)[None]).softmax(1)[0]
