@@ -8,7 +8,7 @@ from typing import Any
 
 from sightline.config import Config
 from sightline.data.dataset import Dataset
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, FormatError
 from sightline.secrets import redact_values
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.job import CHECKPOINTS
@@ -19,7 +19,8 @@ from sightline.workspace import LOCK
 IDENTITY = "identity.txt"
 """In a run's directory: the name that its settings and dataset give it, whatever the user called it."""
 DATASET = "dataset.json"
-"""In a run's directory: name, content hash and classes of its dataset."""
+"""In a run's directory: the format version of its files; name, content hash and classes of its dataset."""
+_FORMAT = 1
 _PLACE_ONLY = ("threads", "device", "weights", "checkpoint_every_s")
 """Settings of `train` that do not change the outcome; weights count by their hash, wherever they lie."""
 
@@ -49,8 +50,15 @@ def claim(directory: Path, dataset: Dataset, config: Config, *, fresh: bool) -> 
 
     Raises:
         ConfigError: It holds a run of other settings, or of another dataset.
+        FormatError: A later version of Sightline wrote it.
     """
     own, extended = run_name(dataset, config), None
+    version = read_json(directory / DATASET).get("format", 1)
+    if not fresh and version > _FORMAT:
+        raise FormatError(
+            f"run {directory.name!r} has format version {str(version)[:20]}, and this Sightline reads {_FORMAT}: "
+            "install the version of Sightline that wrote it, or start the run anew with --fresh"
+        )
     known = read_identity(directory)
     if fresh:
         _clear(directory)
@@ -58,7 +66,7 @@ def claim(directory: Path, dataset: Dataset, config: Config, *, fresh: bool) -> 
         extended = _check_extends(directory, dataset, config)
     (directory / IDENTITY).write_text(own + "\n", "utf-8")
     info = dataset.info
-    note = {"name": info.name, "content_hash": info.content_hash, "classes": list(info.classes)}
+    note = {"format": _FORMAT, "name": info.name, "content_hash": info.content_hash, "classes": list(info.classes)}
     (directory / DATASET).write_text(json.dumps(note) + "\n", "utf-8")
     return extended
 

@@ -20,7 +20,7 @@ import sightline
 from sightline.api import train as sightline_train
 from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
-from sightline.errors import ConfigError, TrainingError
+from sightline.errors import ConfigError, FormatError, TrainingError
 from sightline.models.bundle import open_bundle
 from sightline.models.nano import NanoDetector
 from sightline.training.checkpoint import CheckpointDirectory
@@ -138,6 +138,16 @@ def test_a_name_that_another_run_has_is_refused(workspace: Path) -> None:
         train(config=config(epochs=1, seed=2))
     assert train(config=config(epochs=1, seed=2), fresh=True).resumed_at_step == 0
     assert sightline.evaluate("mine", "shapes", workspace=workspace).num_images > 0
+
+
+def test_a_run_of_a_later_version_is_refused(shapes: Dataset, tmp_path: Path) -> None:
+    run, settings = tmp_path / "run", config(epochs=1)
+    train_run(shapes, settings, run)
+    note = run / "dataset.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "format": 2}))
+    with pytest.raises(FormatError, match=r"'run' has format version 2, and this Sightline reads 1: install"):
+        train_run(shapes, settings, run)
+    assert train_run(shapes, settings, run, fresh=True).resumed_at_step == 0
 
 
 def test_epochs_that_are_not_scored_are_saved_only_when_it_is_time(shapes: Dataset, tmp_path: Path) -> None:
