@@ -102,10 +102,15 @@ def can_be_opened(path: str) -> bool:
 
 
 def holds_something(path: str) -> bool:
-    """Whether a directory can be listed and is not empty, as a mount point without its file system is."""
+    """Whether a directory is there and not empty, as a mount point without its file system is.
+
+    One that may be passed, but not listed, is taken to hold something.
+    """
     try:
         with os.scandir(path) as entries:
             return next(entries, None) is not None
+    except PermissionError:
+        return True
     except (OSError, ValueError):
         return False
 

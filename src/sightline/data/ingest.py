@@ -31,7 +31,7 @@ from sightline.data.schema import (
 )
 from sightline.data.shard import ShardOptions, ShardResult, printable, scan_entries, write_shard
 from sightline.data.split import HashSplitter, Splitter, StratifiedSplitter, parse_fractions
-from sightline.data.storage import LINK_REASONS
+from sightline.data.storage import LINK_REASONS, ask_patiently
 from sightline.data.target import DatasetTarget
 from sightline.errors import FormatError, TooManyRejectedError
 
@@ -43,6 +43,7 @@ LAST_SHARD_BYTES = 128 << 20
 MAX_SHARD_ENTRIES = 4096
 MAX_SPLITS = 1000
 _REJECTS_AT_ONCE = 1000
+_MISSED = {"no label file", "folder or list not found"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,9 @@ def write_dataset(
             target.publish(result.file, keep=result.num_rows > 0)
             if progress:
                 progress(tally.num_images, tally.num_rejected)
-        if tally.rejected:  # What was not found may not have been there for a moment only.
-            check_reach(source.reader.folders)
+        if tally.missed:  # It may not have been there for a moment only, while a disk was away.
+            disks = [folder for folder in source.reader.folders if folder.is_local]
+            ask_patiently(lambda: check_reach(disks), what=f"looking for {source.location}")
         _refuse_bad_outcome(tally, source, config)
         info = _describe(source, target, config, tally)
         side.close()
@@ -143,6 +145,8 @@ class _Tally:
     num_boxes: int = 0
     num_rejected: int = 0
     image_bytes: int = 0
+    missed: bool = False
+    """Whether anything was not found."""
     link: str = ""
     """The first link that was not followed."""
     shards: list[ShardInfo] = field(default_factory=list)
@@ -181,6 +185,7 @@ class _Tally:
         for reject in rejects:
             self.rejected[reject.action][reject.reason] += 1
             self.num_rejected += reject.action == "image rejected"
+            self.missed = self.missed or reject.stage == "read" or reject.reason in _MISSED
             if reject.reason in LINK_REASONS and not self.link:
                 self.link = reject.name
 

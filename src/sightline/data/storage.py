@@ -133,7 +133,10 @@ class Folder:
         try:
             with self.filesystem.open_input_file(path):
                 return True
-        except OSError:  # It may have been removed too: the next that can be read takes its place.
+        except FileNotFoundError:  # It was removed too: the next that can be read takes its place.
+            self._readable.clear()
+            return None
+        except OSError:
             return False
 
     def _is_bucket_folder(self, path: str) -> bool:
@@ -179,9 +182,10 @@ class Folder:
         try:
             return disk.status(path) if self.is_local else self.filesystem.get_file_info(path)
         except OSError as error:
-            raise SourceError(
-                f"{path!r}: {error}"[:300] + ". When it can be read again, run the same command"
-            ) from None
+            failure = read_failure(path, error)
+            if isinstance(failure, SourceError):
+                raise failure from None
+            return None if self.is_local else pafs.FileInfo(path)  # Forbidden, as S3 says of what is not there, too.
 
     def names(self, name: str = "") -> list[tuple[str, bool]]:
         """Sorted (name, is_folder) of the files and folders directly in a subfolder; empty if there is none.
@@ -246,7 +250,7 @@ class Folder:
             return File(name, ask_patiently(lambda: self.size(name), what=f"asking for {name!r}") or 0)
 
     def _walk_bucket(self, name: str) -> Iterator[File | Skipped]:
-        infos = self._list_bucket(name)
+        infos = ask_patiently(lambda: self._list_bucket(name), what=f"listing {self.full_path(name)!r}")
         for info in sorted(infos, key=lambda info: info.base_name):
             inner = posixpath.join(name, info.base_name)
             if info.base_name.startswith("."):
@@ -260,7 +264,7 @@ class Folder:
         try:
             found = self.filesystem.get_file_info(pafs.FileSelector(self.full_path(name), allow_not_found=True))
         except OSError as error:
-            raise StorageError(f"cannot list {self.location!r}: {error}") from error
+            raise SourceError(f"cannot list {self.location!r}: {error}") from error
         return list(found)
 
     def has(self, name: str) -> bool:

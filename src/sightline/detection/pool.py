@@ -27,11 +27,13 @@ class Task:
 
     Attributes:
         attempt: 1 for a whole chunk; more for parts of one that somebody died over, which are worked on alone.
+        lost: How often its worker was lost with its node, or to a shortage of memory there.
     """
 
     chunk: Chunk
     items: tuple[Item, ...]
     attempt: int = 1
+    lost: int = 0
 
     @property
     def alone(self) -> bool:

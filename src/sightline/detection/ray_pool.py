@@ -283,11 +283,12 @@ class RayPool:
             WorkerError: Workers die again and again before they can begin, or with their nodes.
         """
         self._seats.remove(seat)
+        if not seat.ready:
+            self._measured = []  # It may have died of that; in a chunk it would be found out which image it was.
         if blames_node:
             self._count_loss(why)
         elif not seat.ready:
             self._failures += 1
-            self._measured = []  # It may have died of that; in a chunk it would be found out which image it was.
         if self._failures >= _STARTS:
             raise WorkerError(f"workers died {_STARTS} times in a row before they could begin: {why}")
         self._seats.append(self._seat())

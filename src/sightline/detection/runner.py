@@ -7,7 +7,7 @@ with its node, or because memory is short there, has not died over an image: its
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from time import monotonic
 
@@ -24,6 +24,9 @@ from sightline.detection.targets.target import Owner, Target
 from sightline.errors import ImageError
 
 ATTEMPTS = 3
+LOST = 2
+"""So often a worker may be lost with its node, or to a shortage of memory there, before that counts as an attempt: one
+image may be all that it takes to exhaust the memory, and is found out like any other that ends its worker."""
 """Workers that may die over an image before it is rejected."""
 
 _WAIT_S = 0.2
@@ -223,8 +226,8 @@ class Runner:
         if isinstance(outcome, Died):
             where = f"{len(task.items)} images of chunk {task.chunk.name}"
             self._watcher.on_note(f"a worker died with {where}: {outcome.why}")
-            if outcome.blames_node:
-                self._parts.append(task)  # As it is: that was no attempt of these images.
+            if outcome.blames_node and task.lost < LOST:  # That was no attempt of these images.
+                self._parts.append(replace(task, lost=task.lost + 1))
                 return
             if task.attempt < ATTEMPTS:
                 self._split(task)
@@ -245,7 +248,7 @@ class Runner:
         size = 1 if attempt >= ATTEMPTS else isqrt(max(len(task.items) - 1, 0)) + 1
         parts = [task.items[start : start + size] for start in range(0, len(task.items), size)]
         self._open[task.chunk.lease].parts += len(parts) - 1
-        self._parts.extend(Task(task.chunk, part, attempt) for part in parts)
+        self._parts.extend(Task(task.chunk, part, attempt, task.lost) for part in parts)
 
     def _commit(self, opened: _Open, feed: Feed, leases: Leases) -> None:
         chunk, rows = opened.chunk, opened.rows()

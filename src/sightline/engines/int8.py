@@ -110,7 +110,7 @@ def _depthwise_layers(model: Any) -> list[str]:
     """Convolutions of single channels."""
     shapes = {weight.name: weight.dims for weight in model.graph.initializer}
     layers = [node for node in model.graph.node if node.op_type == "Conv"]
-    return [node.name for node in layers if _groups(node) > 1 and shapes[node.input[1]][1] == 1]
+    return [node.name for node in layers if _groups(node) > 1 and shapes.get(node.input[1], (0, 0))[1] == 1]
 
 
 def _groups(layer: Any) -> int:

@@ -54,7 +54,7 @@ def claim(directory: Path, dataset: Dataset, config: Config, *, fresh: bool) -> 
     """
     own, extended = run_name(dataset, config), None
     version = read_json(directory / DATASET).get("format", 1)
-    if not fresh and version > _FORMAT:
+    if not fresh and version != _FORMAT:
         raise FormatError(
             f"run {directory.name!r} has format version {str(version)[:20]}, and this Sightline reads {_FORMAT}: "
             "install the version of Sightline that wrote it, or start the run anew with --fresh"

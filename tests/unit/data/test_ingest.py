@@ -645,6 +645,20 @@ def test_a_source_that_vanishes_between_two_splits(tmp_path, ingest, monkeypatch
 def test_a_folder_of_images_that_does_not_exist_is_refused_at_once(tmp_path, ingest):
     with pytest.raises(NotFoundError, match=r"typo' does not exist"):
         ingest(coco_source(tmp_path / "source"), images=str(tmp_path / "typo"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError, match=r"empty' of --images is empty: is it mounted"):
+        ingest(coco_source(tmp_path / "source"), images=str(tmp_path / "empty"))
+
+
+def test_a_box_without_area_does_not_call_the_source_in_question(tmp_path, ingest, monkeypatch):
+    """Whether the source is there is asked again only if something was not found there."""
+    monkeypatch.setattr(ingest_module, "check_reach", lambda folders: pytest.fail("nothing was missing"))
+    source = coco_source(tmp_path / "source")
+    (file,) = source.rglob("*.json")
+    content = json.loads(file.read_text())
+    content["annotations"][0]["bbox"] = [1, 1, 0, 0]
+    file.write_text(json.dumps(content))
+    assert ingest(source).info.rejected["box rejected"]
 
 
 @pytest.mark.usefixtures("impatient")

@@ -7,6 +7,7 @@ import pytest
 from pyarrow import fs as pafs
 
 from sightline.data.disk import MAX_FILE_BYTES
+from sightline.data.formats.coco import looks_like_coco
 from sightline.data.storage import Folder
 from sightline.errors import ImageError
 
@@ -29,3 +30,19 @@ def test_a_file_above_the_size_limit_is_refused_before_it_is_read(tmp_path: Path
     assert caught.value.reason == "file not readable"
     assert peak_bytes < 1 << 20
     assert folder.read("small.jpg") == b"small"
+
+
+class Forbidding:
+    """A bucket whose objects may neither be asked for nor read."""
+
+    def get_file_info(self, path: object) -> None:
+        raise OSError("AWS Error ACCESS_DENIED during HeadObject operation: No response body.")
+
+    open_input_file = get_file_info
+
+
+def test_what_a_bucket_forbids_is_not_there_and_not_asked_for_again() -> None:
+    """Without a retry, which would take a minute: S3 says so of what is not there, to those who may not list."""
+    folder = Folder("s3://bucket", Forbidding(), "bucket", is_local=False)
+    assert (folder.size("a.json"), folder.is_folder("a")) == (None, False)
+    assert not looks_like_coco(folder, "a.json")

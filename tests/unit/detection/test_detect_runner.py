@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sightline.detection.item import Item
 from sightline.detection.plan import Chunk, Generation, Planner, Retry
 from sightline.detection.pool import Died, Done, Task
 from sightline.detection.rows import rejected_rows
-from sightline.detection.runner import ATTEMPTS, Counts, Progress, Runner, Stopped, Watcher
+from sightline.detection.runner import LOST, Counts, Progress, Runner, Stopped, Watcher
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.parquet import ParquetTarget
 from sightline.detection.targets.target import Owner
@@ -273,20 +274,34 @@ def test_a_generation_that_comes_with_the_end_of_the_listing(tmp_path: Path) -> 
 
 
 def test_workers_that_are_lost_with_their_nodes_cost_no_attempts(tmp_path: Path) -> None:
-    """Every chunk is given back more often than an image may kill a worker, and no image is rejected or tried apart."""
+    """Every chunk is given back as it was, and no image is rejected or tried apart."""
 
     class Losing(FakePool):
         def wait(self, timeout_s: float) -> list[Done | Died]:
             task = self._tasks[0] if self._tasks else None
-            if task and self.seen[task.items[0].image_id] <= 2 * ATTEMPTS:
+            if task and self.seen[task.items[0].image_id] <= LOST:
                 return [Died(self._tasks.popleft(), "its node was lost", blames_node=True)]
             assert task is None or task.attempt == 1
             return super().wait(timeout_s)
 
     pool = Losing()
     assert run(tmp_path, names(100), pool).images == 100
-    assert set(pool.seen.values()) == {2 * ATTEMPTS + 1}
+    assert set(pool.seen.values()) == {LOST + 1}
     assert set(statuses(tmp_path).values()) == {"ok"}
+
+
+def test_an_image_that_takes_all_memory_of_a_node_is_found_out(tmp_path: Path) -> None:
+    """Others are done meanwhile, so the pool sees progress and does not give up."""
+
+    class Exhausting(FakePool):
+        def wait(self, timeout_s: float) -> list[Done | Died]:
+            outcomes = super().wait(timeout_s)
+            return [replace(one, blames_node=True) if isinstance(one, Died) else one for one in outcomes]
+
+    images = names(100)
+    (poison,) = sorted(images.content)[42:43]
+    run(tmp_path, images, Exhausting([poison]))
+    assert [name for name, status in statuses(tmp_path).items() if status != "ok"] == [poison]
 
 
 def test_a_renewal_that_fails_is_not_the_last(tmp_path: Path) -> None:

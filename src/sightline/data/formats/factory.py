@@ -2,9 +2,9 @@
 
 import posixpath
 import re
-from functools import partial
 
 from sightline.config import FormatName, IngestConfig
+from sightline.data.disk import holds_something
 from sightline.data.formats.coco import CocoReader, CocoWriter, find_coco_files
 from sightline.data.formats.deeppcb import LISTS, DeepPcbReader
 from sightline.data.formats.folder import ClassFolderReader
@@ -33,13 +33,22 @@ def open_reader(source: str, config: IngestConfig) -> tuple[Reader, FormatName, 
     name, why = (config.format, "as asked") if config.format != "auto" else recognise(folder, file)
     if config.box_format and name != "table":
         raise ConfigError(f"--box-format is for tables; format {name!r} defines what its numbers are: leave it out")
-    if config.images and Folder.open(config.images).is_local:  # Of a bucket only objects may be open to us.
-        ask_patiently(partial(open_existing, config.images), what=f"opening {config.images}")
+    if config.images:
+        _check_images(config.images)
     reader = _make_reader(name, folder, file, config)
     _check_classes(reader.classes)
     if isinstance(reader, TableReader) and reader.box_format:
         why = f"{why}; boxes as {reader.box_format}"
     return reader, name, why
+
+
+def _check_images(location: str) -> None:
+    """Raise at once for a folder of images that is missing or empty; of a bucket only objects may be open to us."""
+    if not Folder.open(location).is_local:
+        return
+    images = ask_patiently(lambda: open_existing(location), what=f"opening {location}")
+    if not holds_something(images.path):
+        raise NotFoundError(f"the folder {location!r} of --images is empty: is it mounted?")
 
 
 def make_writer(name: str, directory: ExportDirectory, classes: tuple[str, ...]) -> Writer:

@@ -8,7 +8,7 @@ import ijson
 import numpy as np
 
 from sightline.data.disk import may_pass
-from sightline.data.storage import Folder
+from sightline.data.storage import Folder, read_failure
 from sightline.errors import FormatError, SourceError
 
 _CHUNK_BYTES = 1 << 20
@@ -33,9 +33,11 @@ def stream_items(folder: Folder, file: str, key: str) -> Iterator[Any]:
 
 def refuse_failing_source(error: Exception, folder: Folder, file: str) -> None:
     """Raise SourceError for a disk or bucket that cannot be read, which says nothing about what the file holds."""
-    if may_pass(error) or (isinstance(error, OSError) and not folder.is_local):
-        place = f"{folder.location}/{file}"
-        raise SourceError(f"{place!r} cannot be read: {error}. When it can be, run the same command") from None
+    if not isinstance(error, OSError) or (folder.is_local and not may_pass(error)):
+        return
+    failure = read_failure(f"{folder.location}/{file}", error)
+    if isinstance(failure, SourceError):
+        raise failure from None
 
 
 class _PlainJson:

@@ -16,7 +16,7 @@ from sightline.detection.item import Item
 from sightline.errors import ImageError, SourceError
 
 _MOST_MISSED = 8
-"""Listed images that may be missing one after another before any was read."""
+"""Listed images that may be missing while none is known that was read and is there still."""
 _PLACES = 64
 """Directories of which the image that was read last is remembered."""
 
@@ -26,11 +26,11 @@ class Reach:
 
     def __init__(self) -> None:
         self._read: dict[str, str] = {}
-        self._missed = 0
+        self._missed: set[str] | None = set()
 
     def note_read(self, path: str = "") -> None:
         """An image was read: at this path, if it lies on a local disk."""
-        self._missed = 0
+        self._missed = None
         if len(self._read) >= _PLACES:
             self._read.clear()
         self._read[posixpath.dirname(path)] = path
@@ -49,12 +49,14 @@ class Reach:
 
         An item without a version was not there when it was listed either, so nothing that was there has gone.
         """
+        if not item.version or disk.file_size(path) is not None:  # It is there, and forbidden.
+            return
         place = posixpath.dirname(path)
         other = self._read.get(place, path)
-        if not item.version or (other != path and disk.can_be_opened(other)):
+        if other != path and disk.can_be_opened(other):
             return
-        if other != path:
-            raise _gone(item, f"{other!r}, which was read before, cannot be read any more either.") from error
+        if self._read.pop(place, None):  # It may have been removed, too.
+            self._missed = set()
         if not _holds_images(place, path):
             what = "holds no images" if disk.holds_something(place) else "is missing or empty"
             raise _gone(item, f"{place!r} {what} on this machine: is it mounted?") from error
@@ -73,9 +75,13 @@ class Reach:
             self._count(error, item, folder.location)
 
     def _count(self, error: ImageError, item: Item, place: str) -> None:
-        self._missed += 1
-        if self._missed >= _MOST_MISSED:
-            why = f"{self._missed} images in a row cannot be read, and none of {place!r} could."
+        """Several, and none that can be read, may mean that another disk is in the place of the one that was listed."""
+        missed = self._missed
+        if missed is None:
+            return
+        missed.add(item.image_id)
+        if len(missed) >= _MOST_MISSED:
+            why = f"{len(missed)} images in a row cannot be read, the last of {place!r}."
             raise _gone(item, why) from error
 
 
