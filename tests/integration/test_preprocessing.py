@@ -96,7 +96,7 @@ def to_found(rows: Rows, classes: Sequence[str]) -> Found:
 
 
 def predicted(bundle: Path, files: Sequence[Path], **given: Any) -> list[Rows]:
-    found = sightline.load_model(bundle, **given).predict(files, threshold=THRESHOLD)
+    found = sightline.load_model(bundle, workspace=bundle.parent, **given).predict(files, threshold=THRESHOLD)
     return [list(one.rows()) for one in found]
 
 
@@ -174,7 +174,7 @@ def test_every_verb_finds_the_same(family: str, overfitted: Path, tmp_path: Path
     bundle = overfitted / "runs" / learn(family, overfitted) / "model"
     known = sightline.open_dataset(dataset_of(family), workspace=overfitted)
     images = [Image.open(io.BytesIO(known[number].image)) for number in range(4)]
-    model = sightline.load_model(bundle, engine="torch")
+    model = sightline.load_model(bundle, engine="torch", workspace=overfitted)
     classes, is_classifier = model.classes, family in CLASSIFIERS
     files = write_photos(tmp_path / "photos", images, model.bundle.info.size)
 

@@ -624,6 +624,7 @@ def test_labels_that_vanish_are_not_images_without_objects(tmp_path, ingest, mon
     assert len(sightline.list_datasets(workspace=ingest.workspace)) == 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_source_that_vanishes_between_two_splits(tmp_path, ingest, monkeypatch, small_shards):
     """All that was listed is read by then, and the next split is no folder that was not found."""
     source, real = yolo_source(tmp_path / "source", 21), disk.read_file

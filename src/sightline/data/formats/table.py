@@ -150,7 +150,7 @@ class _BoxStore:
     """Boxes grouped by image in a temporary SQLite database: a file without a name, gone when it is closed."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("")
+        self._db = sqlite3.connect("", check_same_thread=False)  # Any thread may collect it, and close it then.
         self._db.executescript(
             "pragma journal_mode=off; pragma synchronous=off;"
             "create table box (key text, row int, label text, x0, y0, x1, y1, ignore int, usable int);"

@@ -2,12 +2,14 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import boxes_of, png, write_tree
 
+from sightline.data.formats.table import _BoxStore
 from sightline.data.formats.table_boxes import box_to_xyxy, decide_format
 from sightline.errors import ConfigError, FormatError
 
@@ -132,3 +134,9 @@ def test_the_option_is_refused_where_it_means_nothing(tmp_path, ingest):
         ingest(write_table(tmp_path / "s/t.parquet", **corners), box_format="xywh")
     with pytest.raises(ConfigError, match="format 'folder' defines what its numbers are"):
         ingest(write_tree(tmp_path / "f", {"cat/1.png": IMAGE}), box_format="xywh")
+
+
+def test_a_reader_is_collected_in_any_thread() -> None:
+    """As it is where it is part of a cycle, with an exception that holds it."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_BoxStore().__del__).result()
