@@ -170,7 +170,10 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_verb_finds_the_same(family: str, overfitted: Path, tmp_path: Path) -> None:
+def test_every_verb_finds_the_same(
+    family: str, overfitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))  # Where the pyfunc keeps what it compiles.
     bundle = overfitted / "runs" / learn(family, overfitted) / "model"
     known = sightline.open_dataset(dataset_of(family), workspace=overfitted)
     images = [Image.open(io.BytesIO(known[number].image)) for number in range(4)]
