@@ -58,7 +58,7 @@ class IngestConfig(Section):
     workers: int = Field(0, ge=0)
     """Processes to use; 0 means one for each core."""
     oversubscribe: bool = False
-    """Start so many processes even if the cores are not enough for them."""
+    """Start more than two processes per core instead of refusing them."""
 
 
 class LoaderConfig(Section):

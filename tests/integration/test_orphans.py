@@ -46,7 +46,7 @@ def descendants(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 
 def wait_for_descendants(process: "subprocess.Popen[str]", word: str, count: int) -> list[psutil.Process]:
-    """All of them, once there are so many whose command line has a word."""
+    """All descendants, once enough of them have the word in their command line."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         found = descendants(process)

@@ -246,7 +246,7 @@ class Folder:
             return Skipped(name, "not a regular file")
         try:
             return File(name, entry.stat().st_size)
-        except OSError:  # Whether it is gone, or the disk fails, is for whoever reads it to say.
+        except OSError:  # Reading it tells whether it is gone or the disk fails.
             return File(name, ask_patiently(lambda: self.size(name), what=f"asking for {name!r}") or 0)
 
     def _walk_bucket(self, name: str) -> Iterator[File | Skipped]:

@@ -360,8 +360,8 @@ def gpus_per_worker(config: DetectConfig) -> float:
 def blames_node(error: RayError) -> bool:
     """Whether Ray says that a worker was lost with its node, or ended because memory was short there.
 
-    Of a process that died its node says so. An actor is "unavailable" if nobody says anything: its node is gone, and
-    Ray takes a while to notice.
+    When only the process died, its node reports that. An actor is "unavailable" when no node answers for it: its node
+    is gone, and Ray takes a while to notice.
     """
     if isinstance(error, NodeDiedError | OutOfMemoryError | ActorUnavailableError):
         return True

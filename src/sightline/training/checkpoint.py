@@ -93,7 +93,7 @@ class CheckpointDirectory:
 
         Raises:
             FormatError: It was written by a later version.
-            StorageError: The disk cannot be read, so nobody knows which ones are whole.
+            StorageError: The disk cannot be read, so it is unknown which checkpoints are whole.
         """
         for place in self._newest_first():
             try:

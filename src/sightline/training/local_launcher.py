@@ -289,7 +289,7 @@ class _Attempt:
 def _ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
     """Whether a process has ended by then; unlike `wait`, this leaves its id taken."""
     deadline = time.monotonic() + seconds
-    with suppress(psutil.NoSuchProcess):  # Where SIGCHLD is ignored, nobody has to wait for it.
+    with suppress(psutil.NoSuchProcess):  # Where SIGCHLD is ignored, the kernel reaps it.
         while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
                 return False

@@ -169,7 +169,7 @@ class Target(Protocol):
 
 
 def rewrite_lease(chunk: str) -> str:
-    """What is leased by whoever rewrites a committed chunk; rewriting it ends the lease of whoever does."""
+    """The name under which a run leases a committed chunk to rewrite it; the rewrite ends that run's lease."""
     return f"{chunk}.again"
 
 
