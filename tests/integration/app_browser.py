@@ -11,6 +11,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 PATIENCE_MS = 120_000  # Other work may take most of the machine.
+QUIET_S = 1.0
+"""Nothing to do for so long counts as being at rest: a script may be about to run when the last one ends."""
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -60,16 +62,17 @@ def open_page(browser: Browser, url: str, **options: object) -> Page:
 
 
 def settle(page: Page) -> None:
-    """Wait until the app has had nothing to do for a second: a script may be about to run when the last one ends."""
+    """Wait until the app has had nothing to do for `QUIET_S`."""
     page.wait_for_selector("[data-testid=stMain]")
     page.evaluate("() => { window.quietSince = undefined; }")
     page.wait_for_function(
-        "() => { const app = document.querySelector('[data-testid=stApp]');"
+        "quietMs => { const app = document.querySelector('[data-testid=stApp]');"
         " const busy = app?.getAttribute('data-test-script-state') !== 'notRunning'"
         " || document.querySelector('[data-testid=stSpinner], [data-testid=stSkeleton], [data-stale=true]')"
         " || ![...document.images].every(image => image.complete);"
         " if (busy) { window.quietSince = undefined; return false; }"
-        " window.quietSince ??= performance.now(); return performance.now() - window.quietSince > 1000; }",
+        " window.quietSince ??= performance.now(); return performance.now() - window.quietSince > quietMs; }",
+        arg=1000 * QUIET_S,
         polling=50,
     )
 
