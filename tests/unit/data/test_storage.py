@@ -1,6 +1,7 @@
 """Folders on a disk and in a bucket."""
 
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from pyarrow import fs as pafs
 
 from sightline.data.disk import MAX_FILE_BYTES
 from sightline.data.formats.coco import looks_like_coco
-from sightline.data.storage import Folder
+from sightline.data.storage import File, Folder
 from sightline.errors import ImageError
 
 
@@ -46,3 +47,30 @@ def test_what_a_bucket_forbids_is_not_there_and_not_asked_for_again() -> None:
     folder = Folder("s3://bucket", Forbidding(), "bucket", is_local=False)
     assert (folder.size("a.json"), folder.is_folder("a")) == (None, False)
     assert not looks_like_coco(folder, "a.json")
+
+
+class FailingOnce:
+    """A bucket, as a folder on the disk, whose next listing fails."""
+
+    def __init__(self) -> None:
+        self._disk = pafs.LocalFileSystem()
+        self._fails = True
+
+    def get_file_info(self, what: str | pafs.FileSelector) -> object:
+        if isinstance(what, pafs.FileSelector) and self._fails:
+            self._fails = False
+            raise OSError("AWS Error SLOW_DOWN during ListObjectsV2 operation: Please reduce your request rate.")
+        return self._disk.get_file_info(what)
+
+
+@pytest.mark.parametrize(
+    ("list_images", "listed"),
+    [(Folder.names, [("a.jpg", False)]), (lambda folder: list(folder.walk()), [File("a.jpg", 1)])],
+    ids=["names", "walk"],
+)
+def test_a_bucket_that_cannot_be_listed_for_a_moment_is_listed_again(
+    tmp_path: Path, list_images: Callable[[Folder], object], listed: object
+) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    folder = Folder("s3://bucket", FailingOnce(), str(tmp_path), is_local=False)
+    assert list_images(folder) == listed

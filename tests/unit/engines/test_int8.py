@@ -5,7 +5,7 @@ import onnx
 import torch
 from lively import make_images, make_lively
 
-from sightline.engines.int8 import quantize_form
+from sightline.engines.int8 import _depthwise_layers, quantize_form
 from sightline.engines.onnx_form import export_onnx
 
 
@@ -34,3 +34,16 @@ def test_depthwise_convolutions_stay_in_float() -> None:
     kernels = [weight for weight in integer_weights(graph).values() if weight.ndim == 4]
     assert kernels
     assert all(weight.shape[1] > 1 for weight in kernels)
+
+
+def test_a_convolution_whose_weights_the_graph_computes_is_not_taken_for_a_depthwise_one() -> None:
+    helper = onnx.helper
+    images, output = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("images", "out"))
+    stored = onnx.numpy_helper.from_array(np.zeros((4, 1, 3, 3), np.float32), "stored")
+    nodes = [
+        helper.make_node("Conv", ["images", "stored"], ["between"], name="stored weights", group=4),
+        helper.make_node("Identity", ["stored"], ["computed"]),
+        helper.make_node("Conv", ["between", "computed"], ["out"], name="computed weights", group=4),
+    ]
+    model = helper.make_model(helper.make_graph(nodes, "network", [images], [output], [stored]))
+    assert _depthwise_layers(model) == ["stored weights"]
