@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness import machine, markdown_table, write_page
+from harness import command, machine, markdown_table, write_page
 from witnessed_run import (
     Event,
     Loss,
@@ -196,7 +196,7 @@ def trial(directory: Path, *, seed: int, epochs: int) -> str:
     torn = chaos.start_on_torn_files(count=TORN_STARTS)
     chaos.finish()
     print(f"nothing was lost in {len(chaos.kills)} kills and {tears} truncations")
-    head = f"`make chaos`, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}, {time.monotonic() - started:.0f} s."
+    head = f"{command('chaos')}, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}, {time.monotonic() - started:.0f} s."
     return f"# Kills and torn files\n\n{head}\n\n{page(chaos, tears, torn)}".replace(str(directory), "…")
 
 

@@ -40,7 +40,7 @@ from detected import (
     postgres,
     read,
 )
-from harness import load_text, machine, markdown_table, write_page
+from harness import command, load_text, machine, markdown_table, write_page
 from overfitted import config
 from PIL import Image
 
@@ -184,7 +184,7 @@ class Disturbed:
     Attributes:
         ended: Jobs that were brought to their end.
         starts: How often the command was typed for them.
-        repeated: Images that were under way when somebody died: so many at most were inferred more than once.
+        repeated: Images that were under way when a process was killed: so many at most were inferred more than once.
     """
 
     kills: list[Kill] = field(default_factory=list)
@@ -364,8 +364,8 @@ def part(target: str, wanted: Found, total: Disturbed, calm_s: float, again_s: f
         f"0 images, {again_s:.1f} s.\n\n"
         f"**Nothing was lost or doubled**: {len(wanted.images)} images, of which {len(wanted.boxes)} with boxes and "
         f"{sum(reasons.values())} rejected ({rejected}), and {wanted.num_boxes} rows of `detections`, equal to the "
-        f"undisturbed run. At most {total.repeated} images were inferred more than once: those that were in the hands "
-        "of somebody who died (and the four on which every actor tries itself when it starts).\n\n"
+        f"undisturbed run. At most {total.repeated} images were inferred more than once: those that a process "
+        "was working on when it was killed (and the four with which every actor measures its memory at its start).\n\n"
         + markdown_table(["kill", "victim", "images with rows then", "seconds to the next commit"], rows)
     )
 
@@ -410,12 +410,7 @@ def teach(workspace: Path) -> str:
 def page(parts: list[str], options: argparse.Namespace, busy: str) -> str:
     """The results as Markdown."""
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
-    command = (
-        "`make chaos`"
-        if (options.images, options.kills) == (IMAGES, KILLS)
-        else f"`{' '.join(sys.argv)}`, a short form of `make chaos`"
-    )
-    head = f"{command}, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy} before."
+    head = f"{command('chaos')}, seed {options.seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}; {busy} before."
     words = (
         f"{options.images} images in chunks of {CHUNK}. Boxes are the same if label and number are, scores differ by "
         f"no more than {SCORE_TOLERANCE} and sides by no more than {PIXEL_TOLERANCE:g} pixel. Seconds to the next "

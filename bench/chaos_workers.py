@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import load_text, machine, markdown_table, write_page
+from harness import command, load_text, machine, markdown_table, write_page
 
 import sightline
 from sightline.models.weights import Weights
@@ -248,7 +248,7 @@ def main() -> None:
 def page(body: str, seed: int, busy: str) -> str:
     """The results as Markdown."""
     introduction = (__doc__ or "").partition("\n\n")[2].strip()
-    head = f"`make chaos`, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    head = f"{command('chaos')}, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
     return f"# Kills of workers, drivers and nodes\n\n{head}; {busy} before.\n\n{introduction}\n\n{body}"
 
 

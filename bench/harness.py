@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -65,6 +67,16 @@ def markdown_table(header: list[str], rows: list[list[str]]) -> str:
     """Rows as Markdown."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def command(goal: str) -> str:
+    """The command that is running, for its page.
+
+    Args:
+        goal: What make calls it as a part of.
+    """
+    program, *options = sys.argv
+    return f"`{shlex.join(['python', f'bench/{Path(program).name}', *options])}`, a part of `make {goal}`"
 
 
 def machine() -> str:
