@@ -24,10 +24,10 @@ from sightline.detection.targets.target import Owner, Target
 from sightline.errors import ImageError
 
 ATTEMPTS = 3
+"""Workers that may die over an image before it is rejected."""
 LOST = 2
 """So often a worker may be lost with its node, or to a shortage of memory there, before that counts as an attempt: one
 image may be all that it takes to exhaust the memory, and is found out like any other that ends its worker."""
-"""Workers that may die over an image before it is rejected."""
 
 _WAIT_S = 0.2
 _SEEN = ("image_id", "version", "status", "stage", "reason")
