@@ -104,9 +104,12 @@ class Chaos:
         """Start, and see that it goes on from the newest save that had returned before, or from a later one."""
         before = self.run.events(all_lives=True)
         self.run.start()
-        if not self.run.wait_for(lambda events: resumed_at(events) is not None):
+        if self.run.wait_for(lambda events: resumed_at(events) is not None):
+            resumed = resumed_at(self.run.events())
+        else:  # It was killed between its last save and its end, and no step was left to train.
             self.run.finish()
-        resumed = resumed_at(self.run.events())
+            check_end(self.run, self.undisturbed)
+            resumed = check_saved(self.run)
         if resumed is None or resumed < step_of(newest_saved(before)):
             raise Loss(f"{newest_saved(before)} was saved, but the run went on from step {resumed}")
         if self.kills and before:
@@ -196,7 +199,8 @@ def trial(directory: Path, *, seed: int, epochs: int) -> str:
     torn = chaos.start_on_torn_files(count=TORN_STARTS)
     chaos.finish()
     print(f"nothing was lost in {len(chaos.kills)} kills and {tears} truncations")
-    head = f"{command('chaos')}, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}, {time.monotonic() - started:.0f} s."
+    took = f"{time.monotonic() - started:.0f} s"
+    head = f"{command('chaos')}, seed {seed}, {datetime.now(UTC):%Y-%m-%d}, {machine()}, {took}."
     return f"# Kills and torn files\n\n{head}\n\n{page(chaos, tears, torn)}".replace(str(directory), "…")
 
 

@@ -21,6 +21,10 @@ def test_kills_and_torn_files_lose_nothing(tmp_path: Path) -> None:
     assert [kill.series for kill in chaos.kills] == ["at random", "after a save"]
     chaos.finish()
     assert chaos.tear_files(offsets=2) > 10
+    lives = run.lives
+    chaos.kill_after_save([0.0])  # The run has ended: the command has nothing left to train, and a new run is killed.
+    assert run.lives > lives
+    assert len(chaos.kills) == 3
 
 
 def test_a_loss_is_noticed(tmp_path: Path) -> None:
