@@ -83,11 +83,18 @@ class CutProxy:
         self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
         self._listener.bind(str(self.directory / SOCKET))
         self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._connections: list[tuple[socket.socket, threading.Thread]] = []
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join(10)
+        for server, thread in self._connections:
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)  # Its thread ends; a socket that is closed under it would fail there.
+            thread.join(10)
         self._stack.close()
         shutil.rmtree(self.directory)
 
@@ -97,7 +104,9 @@ class CutProxy:
                 client, _ = self._listener.accept()
                 server = self._stack.enter_context(socket.socket(socket.AF_UNIX))
                 server.connect(str(self._server))
-                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+                thread = threading.Thread(target=self._pass_on, args=(client, server), daemon=True)
+                thread.start()
+                self._connections.append((server, thread))
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         with client, suppress(OSError):
