@@ -335,7 +335,8 @@ class IntoDatabase(Command):
         boxes: dict[str, list[tuple[str, float]]] = {image_id: [] for image_id, *_ in images}
         assert len(boxes) == len(images)
         for image_id, label, score in self._ask("select image_id, label, score from detections"):
-            boxes[image_id].append((label, round(score, 4)))
+            # PostgreSQL gives the shortest decimals of a single-precision number.
+            boxes[image_id].append((label, round(float(np.float32(score)), 4)))
         return {row[1].rpartition("/")[2]: (*row[2:], boxes[row[0]]) for row in images}
 
 

@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import sys
 import time
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +13,7 @@ from builders import attempt, boxes_of, coco_json, details_of, png, rejects_of, 
 
 from sightline.config import SourceConfig
 from sightline.detection.sources.factory import open_source
+from sightline.errors import FormatError
 from sightline.workspace import Workspace
 
 GOOD = {"good.png": png(), "good.xml": voc_xml([("a", 1, 2, 11, 12)])}
@@ -220,5 +223,8 @@ def test_pickle_in_a_parquet_file_is_not_run(tmp_path, ingest, monkeypatch):
         with pa.ipc.new_file(path.with_suffix(".arrow"), schema) as file:
             file.write_table(table)
         assert len(ingest(path)) == 1
-        assert len(ingest(path.with_suffix(".arrow"))) == 1
+        # Ray's own type, where another test has loaded it, claims that these cells are stored as something else.
+        is_known = extension == b"ray.data.arrow_pickled_object" and "ray.data" in sys.modules
+        with pytest.raises(FormatError, match="cannot be read as a table") if is_known else nullcontext():
+            assert len(ingest(path.with_suffix(".arrow"))) == 1
         assert not list(tmp_path.rglob("PWNED"))
