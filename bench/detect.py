@@ -196,35 +196,27 @@ def limit_turn(bench: Bench, processes: int, threads: int) -> float:
 
 def loop_in_memory(bench: Bench, threads: int) -> None:
     """One plain loop: photos are decoded and fitted before the clock starts. Says its images per second."""
+    from sightline.config import DetectConfig
+    from sightline.data.decode import MAX_PIXELS
     from sightline.data.memory import keep_freed_memory
-    from sightline.detection.setup import Engine
-    from sightline.engines.opening import open_predictor, resolve_engine
+    from sightline.engines.opening import open_predictor
+    from sightline.engines.settings import resolve_inference
     from sightline.models.bundle import open_bundle
 
     bundle = open_bundle(bench.bundle)
-    engine, cache = resolve_engine(bundle, "auto", "cpu"), bench.workspace / "compiled"
-    lanes = Engine(
-        engine, "cpu", threads, None, rectangular=True, reduced_decode=True, max_pixels=0
-    ).lanes  # As workers have them.
-    predictor = open_predictor(
-        bundle,
-        engine=engine,
-        threads=threads,
-        lanes=lanes,
-        device="cpu",
-        floor=THRESHOLD,
-        cache=cache,
-    )
+    config = DetectConfig(threads=threads, threshold=THRESHOLD)
+    settings = resolve_inference(bundle, config, device="cpu", max_pixels=MAX_PIXELS, concurrent=True)
+    predictor = open_predictor(bundle, settings, min_score=THRESHOLD, cache=bench.workspace / "compiled")
     keep_freed_memory()  # As workers do.
     photos = sorted(bench.options.photos.glob("*.jpg"))[: bench.options.images]
-    fitted = [predictor.fit_encoded(photo.read_bytes()) for photo in photos]
+    fitted = [predictor.prepare_encoded(photo.read_bytes()) for photo in photos]
     shapes = {image.canvas.shape: image for image in fitted}.values()
-    with ThreadPoolExecutor(lanes) as pool:
+    with ThreadPoolExecutor(settings.streams) as pool:
 
         def find(number: int) -> None:
-            predictor.find([fitted[number % len(fitted)]], THRESHOLD)
+            predictor.detect([fitted[number % len(fitted)]], THRESHOLD)
 
-        for _ in pool.map(lambda one: predictor.find([one], THRESHOLD), [*shapes] * lanes):
+        for _ in pool.map(lambda one: predictor.detect([one], THRESHOLD), [*shapes] * settings.streams):
             pass
         print("ready", flush=True)
         sys.stdin.readline()

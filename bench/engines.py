@@ -18,16 +18,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from harness import Measured, collect_turns, load_text, machine, markdown_table, paired_ratio, rate_text, write_page
+from numpy.typing import NDArray
 from overfitted import kept_workspace, learn
-from torch import Tensor
 
 from sightline.data.parallel import num_cores
 from sightline.data.synth.boards import render_board
 from sightline.engines.factory import ENGINES, open_engine
 from sightline.models.bundle import open_bundle
-from sightline.models.detector import Detector, Found
+from sightline.models.detector import Detector
 from sightline.models.factory import family_of
-from sightline.structures import Annotation, empty_boxes
+from sightline.models.preprocessor import make_preprocessor
+from sightline.structures import Detections
 
 FAMILIES = ("nano", "ssdlite", "fasterrcnn-mobilenet", "fasterrcnn-mobilenet-320")
 BATCHES = (1, 4)
@@ -35,24 +36,18 @@ REPEATS, TURN_S = 7, 0.6
 EAGER = "torch eager"
 AIM, SLACK = 2.0, 0.95
 
-Detect = Callable[[Tensor], list[Found]]
+Canvases = NDArray[np.uint8]
+Detect = Callable[[Canvases], list[Detections]]
 
 
-def make_images(model: Detector, count: int) -> Tensor:
-    """Boards as the model wants them, B x 3 x H x W."""
-    fit, nothing = model.preprocess(), Annotation(empty_boxes(), np.zeros(0, np.int32), np.zeros(0, np.bool_))
+def make_canvases(model: Detector, count: int) -> Canvases:
+    """Boards as the model wants them, B x H x W x 3."""
+    preprocessor = make_preprocessor(model.inference)
     boards = [render_board(seed=7, index=index, size=640).image for index in range(count)]
-    fitted = [fit(np.stack([board] * 3, axis=2), nothing)[0] for board in boards]
-    return torch.from_numpy(np.stack(fitted)).permute(0, 3, 1, 2)  # Channels last, as a loader gives them.
+    return np.stack([preprocessor.prepare(np.stack([board] * 3, axis=2)).canvas for board in boards])
 
 
-def eager(model: Detector, images: Tensor) -> list[Found]:
-    """The model as it is."""
-    with torch.inference_mode():
-        return model.detect(images)
-
-
-def rate(detect: Detect, images: Tensor) -> float:
+def rate(detect: Detect, images: Canvases) -> float:
     """Images per second over a turn, by the middle of its calls: a short pause of the machine does not count."""
     took: list[float] = []
     started = time.perf_counter()
@@ -67,15 +62,13 @@ def measure(family: str, workspace: Path, options: argparse.Namespace) -> dict[i
     """All turns of a family, by batch."""
     name = learn(family, workspace)
     model = open_bundle(workspace / "runs" / name / "model").load(size=family_of(family).size)
-    contenders: dict[str, Detect] = {EAGER: partial(eager, model)}
+    contenders: dict[str, Detect] = {EAGER: model.detect}
     for engine in sorted(ENGINES, key=lambda name: name == "auto"):
-        opened = open_engine(model, name=engine, threads=options.threads, cache=workspace / "compiled", key=name)
+        opened = open_engine(model.source(name), name=engine, threads=options.threads, cache=workspace / "compiled")
         contenders[engine] = opened.detect
-        if engine == "auto":
-            print(f"{family}: auto takes {opened.name}, {opened.reason}", flush=True)
     found = {}
     for batch in BATCHES:
-        images = make_images(model, batch)
+        images = make_canvases(model, batch)
         for detect in contenders.values():
             detect(images)
         print(f"{family}, batch {batch}", flush=True)

@@ -15,7 +15,6 @@ import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.multiprocessing as mp
@@ -26,9 +25,12 @@ import sightline
 from sightline.config import Config, load_config
 from sightline.models.factory import family_of, make_model
 from sightline.training.checkpoint import Checkpoint
-from sightline.training.collective import Alone, Collective
-from sightline.training.job import Desk, Job, make_trainer
+from sightline.training.collective import Collective, SingleProcess
+from sightline.training.context import WorkerContext
+from sightline.training.job import Job, make_trainer
+from sightline.training.messages import Message, Origin, StepCompleted
 from sightline.training.process_group import joined
+from sightline.training.validation import divide
 
 MODELS = ("nano", "ssdlite", "fasterrcnn-mobilenet-320", "mobilenet")
 BATCHNORM = ("sync", "frozen")
@@ -65,7 +67,7 @@ def train_all(rank: int, workers: int, workspace: str, out: str, port: int, prec
     """Everything that one worker does."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    alone: AbstractContextManager[Collective] = nullcontext(Alone())
+    alone: AbstractContextManager[Collective] = nullcontext(SingleProcess())
     found = {}
     with joined("gloo") if workers > 1 else alone as collective:
         for model in MODELS:
@@ -89,16 +91,17 @@ def train_one(
         nudge_weights(network)
     losses: list[float] = []
 
-    def tell(word: str, content: Any) -> None:
-        if word == "step":
-            losses.append(content[2]["loss"])
+    def send(message: Message) -> None:
+        if isinstance(message, StepCompleted):
+            losses.append(message.losses["loss"])
 
-    job = Job(dataset, settings_of(model, batchnorm), None)
-    trainer = make_trainer(network, job, collective, Desk(Nowhere(), Nowhere(), tell))
+    settings = settings_of(model, batchnorm)
+    context = WorkerContext(Origin("run", rank=collective.rank), Nowhere(), Nowhere(), send)
+    trainer = make_trainer(network, Job(divide(dataset, settings.train), settings, None), collective, context)
     trainer.evaluate = lambda _: {"score": 0.0}
     trainer.run()
     assert len(losses) >= 20
-    assert len(trainer.loader.source) % job.config.train.batch, "the last batch is to be smaller"
+    assert len(trainer.loader.source) % settings.train.batch, "the last batch is to be smaller"
     return losses, {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 

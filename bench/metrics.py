@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from sightline.metrics.columns import Detections
 from sightline.metrics.detection import DetectionMetric
-from sightline.structures import Annotation
+from sightline.structures import Annotation, Detections
 
 IMAGES, FOUND, CLASSES, TRUE = 5_000, 100, 80, 8
 REPEATS = 3

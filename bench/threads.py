@@ -33,7 +33,7 @@ ROUNDS, SECONDS = 3, 4.0
 
 def train_for_seconds(workspace: str, threads: int, size: int) -> float:
     """Images per second, without the first step."""
-    from sightline.training.loop import Stopped
+    from sightline.errors import Stopped
 
     began, images = 0.0, 0
 

@@ -48,7 +48,7 @@ where the CPU has instructions for it); everything else here is float32."""
 
 def train(workspace: Path, *, usual: bool, steps: int, batch: int) -> float:
     """Ours, in this process: images per second after the warm-up."""
-    from sightline.training.loop import Stopped
+    from sightline.errors import Stopped
 
     settings = AS_USUAL if usual else LIKE_REFERENCE
     fixed = {"model": MODEL, "batch": batch, "threads": 1, "epochs": 1, "checkpoint_every_s": 1e6}

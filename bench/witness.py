@@ -35,22 +35,24 @@ def watch_saves(journal: int) -> None:
 
 def watch_steps(journal: int) -> None:
     """Note where a run goes on, its steps and its evaluations."""
-    from sightline.training.loop import Progress, Trainer
+    from sightline.training.loop import Trainer
+    from sightline.training.messages import Message, RunProgress, StepCompleted
 
     run = Trainer.run
 
-    def witnessed(self: Trainer) -> Progress:
-        on_step, evaluate = self.on_step, self.evaluate
+    def witnessed(self: Trainer) -> RunProgress:
+        pass_on, evaluate = self.context.send, self.evaluate
 
-        def step(progress: Progress, *rest: Any) -> None:
-            note(journal, "step", progress.step)
-            on_step(progress, *rest)
+        def send(message: Message) -> None:
+            if isinstance(message, StepCompleted):
+                note(journal, "step", message.progress.step)
+            pass_on(message)
 
         def score(model: Any) -> dict[str, float]:
             note(journal, "scoring", self.progress.step)
             return evaluate(model)
 
-        self.on_step, self.evaluate = step, score
+        self.context.send, self.evaluate = send, score
         note(journal, "resumed", self.progress.step)
         return run(self)
 

@@ -53,7 +53,7 @@ def train(workspace: Path, settings: dict[str, Any], *, steps: int, began: float
     """One of ours, in this command; prints the rate and the time to the first step."""
     import sightline
     from sightline.config import load_config
-    from sightline.training.loop import Stopped
+    from sightline.errors import Stopped
 
     batch = settings.get("batch", BATCH)
     fixed = {"batch": batch, "epochs": 1, "checkpoint_every_s": 1e6, "ema": 0.0, "precision": "float32"}

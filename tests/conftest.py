@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import settings
 
 settings.register_profile("sightline", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("sightline")
-sys.path.insert(0, str(Path(__file__).parent))  # `families` is shared by the tests below.
 
 # What `--model auto` takes depends on the weights that torch has downloaded before; in tests it has none.
 os.environ["TORCH_HOME"] = os.path.join(tempfile.gettempdir(), "sightline-tests-without-weights")  # noqa: PTH118

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sightline.models.factory import CLASSIFIERS, FAMILIES
-from sightline.models.yolo import NAMES as YOLOS
+from sightline.models.yolo_metadata import NAMES as YOLOS
 
 TESTED = tuple(name for name in FAMILIES if name not in YOLOS or name.endswith("n"))
 TORCHVISION = tuple(name for name in TESTED if name not in ("nano", *YOLOS, *CLASSIFIERS))

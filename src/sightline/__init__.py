@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from sightline.data.dataset import Dataset
     from sightline.detect_api import browse, detect, estimate_detection, list_detections, list_images, query
-    from sightline.errors import SightlineError
+    from sightline.errors import SightlineError, Stopped
     from sightline.model_api import (
         compare_images,
         compare_models,
@@ -39,17 +39,18 @@ if TYPE_CHECKING:
         promote,
         register,
     )
-    from sightline.models.predictor import Classification, Detections, Predictor
+    from sightline.models.predictor import Predictor
     from sightline.report_api import survey_run, write_report
-    from sightline.structures import Sample
+    from sightline.structures import Classification, Detections, Sample
 
 _HOMES = {
-    "Classification": "sightline.models.predictor",
+    "Classification": "sightline.structures",
     "Dataset": "sightline.data.dataset",
-    "Detections": "sightline.models.predictor",
+    "Detections": "sightline.structures",
     "Predictor": "sightline.models.predictor",
     "Sample": "sightline.structures",
     "SightlineError": "sightline.errors",
+    "Stopped": "sightline.errors",
     "browse": "sightline.detect_api",
     "compare_images": "sightline.model_api",
     "compare_models": "sightline.model_api",
@@ -86,6 +87,7 @@ __all__ = [
     "Predictor",
     "Sample",
     "SightlineError",
+    "Stopped",
     "__version__",
     "browse",
     "compare_images",

@@ -14,16 +14,16 @@ from sightline.data.storage import Folder
 from sightline.data.target import DatasetTarget
 from sightline.errors import ConfigError, TrackingError
 from sightline.report.inspection import Inspection
+from sightline.structures import Detections
 from sightline.workspace import Workspace, check_name, check_writable, is_location
 
 if TYPE_CHECKING:
     from sightline.data.formats.deeppcb_results import DeepPcbOutput
     from sightline.metrics.classification import ClassificationResult
-    from sightline.metrics.columns import Detections
     from sightline.metrics.result import DetectionResult
     from sightline.tracking.comparison import Comparison
     from sightline.tracking.listing import TrackedRun
-    from sightline.training.loop import OnStep
+    from sightline.training.callbacks import OnStep
     from sightline.training.run import RunResult
 
 
@@ -189,8 +189,8 @@ def train(
     """
     from sightline.model_api import register as keep
     from sightline.tracking.mlflow_tracker import open_tracker
+    from sightline.training.callbacks import Callbacks
     from sightline.training.identity import choose_name
-    from sightline.training.job import Watcher
     from sightline.training.launch import joined_rank
     from sightline.training.preflight import check_cores
     from sightline.training.resolve import resolve_training
@@ -204,18 +204,18 @@ def train(
     config = _with_settings(config, "train", settings)
     given: dict[str, Any] = {"on_step": on_step, "on_scores": on_scores, "should_stop": should_stop}
     given |= {"on_note": on_note, "on_workers": on_workers}
-    watcher = Watcher(**{name: value for name, value in given.items() if value is not None})
+    callbacks = Callbacks(**{name: value for name, value in given.items() if value is not None})
     runs = Workspace.find(workspace).runs
     if joined_rank() > 0:
-        return follow_run(opened, config, runs, name=name, watcher=watcher)
+        return follow_run(opened, config, runs, name=name, callbacks=callbacks)
     check_cores(config)  # Before weights are downloaded.
     config, notes = resolve_training(config, opened, workspace=Workspace.find(workspace))
     for note in notes:
-        watcher.on_note(note)
+        callbacks.on_note(note)
     directory = runs / (check_name(name) if name else choose_name(runs, opened, config))
     check_writable(directory)
     tracker = open_tracker(config.tracking, Workspace.find(workspace).make().root)
-    result = train_run(opened, config, directory, watcher=watcher, fresh=fresh, tracker=tracker)
+    result = train_run(opened, config, directory, callbacks=callbacks, fresh=fresh, tracker=tracker)
     if register is None:
         return result
     try:
@@ -294,48 +294,42 @@ def evaluate(
     from sightline.cluster.pools import check_loader
     from sightline.data.formats.deeppcb_results import DeepPcbResults
     from sightline.data.loader import LoadOptions
-    from sightline.engines.factory import open_engine
-    from sightline.models.graph import is_onnx
-    from sightline.models.predictor import lowest_score, threshold_note
+    from sightline.engines.opening import open_predictor
+    from sightline.engines.settings import resolve_inference
+    from sightline.models.predictor import threshold_note
+    from sightline.registering.scoring import reference_predictor
     from sightline.training.evaluate import check_classes, make_metric
     from sightline.training.evaluate import evaluate as score
     from sightline.training.precision import pick_device
     from sightline.training.run_model import make_finder
 
-    check_loader(config or Config())
-    finder = make_finder(Workspace.find(workspace), (config or Config()).tracking, on_note or (lambda note: None))
-    bundle = finder.find(str(model))
+    config = config or Config()
+    check_loader(config)
+    root = Workspace.find(workspace)
+    bundle = make_finder(root, config.tracking, on_note or (lambda note: None)).find(str(model))
     opened = open_dataset(dataset, workspace=workspace)
     check_classes(bundle.info, opened)
-    loaded = bundle.load(size=size)
-    came_as_onnx = is_onnx(loaded.graphs())
-    loaded = loaded.to("cpu" if came_as_onnx else pick_device("auto"))
-    runner = None
-    if engine or came_as_onnx:
-        compiled = Workspace.find(workspace).compiled
-        runner = open_engine(loaded, name=engine or "auto", cache=compiled, key=bundle.hash)
+    max_pixels = config.decode.max_pixels
+    if engine is None:
+        predictor = reference_predictor(bundle, size=size, max_pixels=max_pixels)
+    else:
+        given = load_config(flags={"detect": {"size": size}}).detect.model_copy(update={"engine": engine})
+        device = pick_device("auto").type
+        settings = resolve_inference(bundle, given, device=device, max_pixels=max_pixels)
+        predictor = open_predictor(bundle, settings, cache=root.compiled)
     chosen = opened.select(split)
-    threshold = lowest_score(bundle.info, score_threshold)
+    threshold = predictor.resolve_threshold(score_threshold)
     if on_note and bundle.info.task == "detection":
         on_note(f"precision, recall and F1 at {threshold_note(bundle.info, score_threshold)}")
-    metric = make_metric(loaded, opened, iou=iou, score_threshold=threshold)
+    metric = make_metric(predictor.task, opened, iou=iou, score_threshold=threshold)
     results = DeepPcbResults(deeppcb, opened.classes, score_threshold=threshold) if deeppcb else None
 
-    def on_found(position: int, found: "Detections") -> None:
+    def on_detections(position: int, detections: Detections) -> None:
         if results:
-            results.add(chosen[position].file_name, found.boxes, found.scores, found.labels)
+            results.add(chosen[position].file_name, detections.boxes, detections.scores, detections.labels)
 
-    loader = LoadOptions.of(config or Config(), batch=batch)
-    return score(
-        loaded,
-        chosen,
-        metric,
-        loader=loader,
-        progress=progress,
-        on_found=on_found,
-        runner=runner,
-        preprocessing=bundle.info.preprocessing,
-    )
+    loader = LoadOptions.of(config, batch=batch)
+    return score(predictor, chosen, metric, loader=loader, progress=progress, on_detections=on_detections)
 
 
 def _with_settings(config: Config | None, section: str, settings: dict[str, Any]) -> Config:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sightline.detection.browse import JobBrowser
-    from sightline.detection.detect import DetectResult, Prepared
+    from sightline.detection.detect import DetectResult, JobSpec
     from sightline.detection.estimate import Estimate
     from sightline.detection.item import ImageList
     from sightline.detection.past import PastJob
@@ -75,7 +75,7 @@ def detect(
     from sightline.detection.pictures import Pictures
     from sightline.detection.preflight import check_cores, check_detection
     from sightline.detection.runner import Watcher
-    from sightline.detection.targets.factory import DUCKDB_SUFFIXES, open_target
+    from sightline.detection.targets.factory import is_duckdb, open_target
     from sightline.detection.targets.parquet import ParquetTarget
 
     root, config = Workspace.find(workspace), _settled(config, settings)
@@ -87,33 +87,33 @@ def detect(
     with cluster(config.detect) as device:
         nodes = current_nodes()
         check_cores(config.detect, nodes)
-        prepared = _prepare(model, source, root, config, device, note)
-        check_detection(prepared, nodes, on_note=note)
+        spec = _prepare(model, source, root, config, device, note)
+        check_detection(spec, nodes, on_note=note)
         root.make()
-        target = target or open_target(prepared.job.usual_name, root)
-        if target.location.lower().endswith(DUCKDB_SUFFIXES):
+        target = target or open_target(spec.job.usual_name, root)
+        if is_duckdb(target.location):
             _trust_target(target.location, root, note)
-        name = _name(target, prepared, root)
+        name = _name(target, spec, root)
         directory = target.directory if isinstance(target, ParquetTarget) else root.detections / name
         pictures = Pictures(
             directory / "pictures",
             config.detect.save_images,
-            prepared.setup.source,
-            prepared.bundle.info.classes,
+            spec.worker.source,
+            spec.bundle.info.classes,
             config.decode.max_pixels,
         )
         told: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         watcher = Watcher(on_commit=pictures.take, **told)
         with closing(target):
             result = run_job(
-                prepared,
+                spec,
                 target,
                 name=name,
                 watcher=watcher,
                 retry_rejected=retry_rejected,
                 watch_every_s=_WATCH_EVERY_S if watch else None,
             )
-            _check_found(result.summary.images, prepared)
+            _check_found(result.summary.images, spec)
             if not _is_own(target, root):
                 record(root, name, target.read_manifest() or {}, prefix=prefix)
     if pictures.saved:
@@ -142,9 +142,9 @@ def estimate_detection(
     note = on_note or (lambda text: None)
     root, config = Workspace.find(workspace), _in_cluster(_settled(config, settings), note)
     with cluster(config.detect) as device:
-        prepared = _prepare(model, source, root, config, device, note)
-        found = estimate(prepared)
-    _check_found(found.images, prepared)
+        spec = _prepare(model, source, root, config, device, note)
+        found = estimate(spec)
+    _check_found(found.images, spec)
     return found
 
 
@@ -252,7 +252,7 @@ def _job(name: str, workspace: str | Path | None) -> "PastJob":
 
 def _prepare(
     model: str | Path, source: Images, root: Workspace, config: Config, device: str, note: Callable[[str], None]
-) -> "Prepared":
+) -> "JobSpec":
     from sightline.detection.detect import prepare
     from sightline.detection.rows import ModelName
     from sightline.detection.sources.factory import open_source
@@ -264,10 +264,10 @@ def _prepare(
     bundle, version = make_finder(root, config.tracking, note).resolve(str(model))
     called = bundle.info.run.name if bundle.info.run else Path(str(model)).name
     named = ModelName(version.name, version.version) if version else ModelName(called, bundle.hash[:12])
-    prepared = prepare(opened, bundle, named, config, device=device, cache=root.compiled)
+    spec = prepare(opened, bundle, named, config, device=device, cache=root.compiled)
     chosen = f", {threshold_note(bundle.info, config.detect.threshold)}" if bundle.info.task == "detection" else ""
-    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {prepared.job.engine}{chosen}")
-    return prepared
+    note(f"model: {named.model}/{named.version} ({bundle.info.model}), engine {spec.job.settings.engine}{chosen}")
+    return spec
 
 
 def _is_own(target: "Target", root: Workspace) -> bool:
@@ -277,12 +277,12 @@ def _is_own(target: "Target", root: Workspace) -> bool:
     return isinstance(target, ParquetTarget) and target.directory.parent.resolve() == root.detections.resolve()
 
 
-def _name(target: "Target", prepared: "Prepared", root: Workspace) -> str:
+def _name(target: "Target", spec: "JobSpec", root: Workspace) -> str:
     """What the job is called: as its directory in the workspace, else by what it is and where its rows go."""
     from sightline.detection.past import make_room, name_elsewhere
 
     if not _is_own(target, root):
-        return name_elsewhere(root, prepared.job, target.location, prefix=prepared.config.table_prefix)
+        return name_elsewhere(root, spec.job, target.location, prefix=spec.config.table_prefix)
     name = Path(target.location).name
     make_room(root, name)
     return name
@@ -308,13 +308,13 @@ def _settled(config: Config | None, settings: dict[str, Any]) -> Config:
     return load_config(flags={**given, **merged})
 
 
-def _check_found(images: int, prepared: "Prepared") -> None:
+def _check_found(images: int, spec: "JobSpec") -> None:
     """A source that never had an image is a mistake more often than not."""
     from sightline.data.decode import SUFFIXES
 
     if not images:
         raise NotFoundError(
-            f"no images were found in {prepared.job.source!r}: folders, patterns and archives are searched for files "
+            f"no images were found in {spec.job.source!r}: folders, patterns and archives are searched for files "
             f"that end in {', '.join(sorted(SUFFIXES))}, other sources for rows. Check the source; --watch waits for "
             "images that are still to come"
         )

@@ -13,14 +13,21 @@ SightlineError
 ├── TooManyRejectedError   more input was unusable than the caller allowed
 ├── DamagedError           stored bytes differ from what was written
 ├── TrainingError          a run that cannot go on: a loss that is not finite
+│   └── StaleAttemptError  a worker of an attempt that another one has replaced
 ├── TrackingError          an MLflow server or database that does not answer
 ├── GateError              a model that is worse than the one it would replace
 └── ImageError             one image or one annotation that cannot be used; becomes a row in `rejects`
+
+`Stopped` is raised where a run was asked to stop; it is no error.
 
 Each message says what was wrong, with the value, and what to do next.
 """
 
 from typing import Any
+
+
+class Stopped(Exception):
+    """A run was asked to stop; what it has done is saved, and the same command goes on with it."""
 
 
 class SightlineError(Exception):
@@ -69,6 +76,10 @@ class DamagedError(SightlineError):
 
 class TrainingError(SightlineError):
     """A run that cannot go on."""
+
+
+class StaleAttemptError(TrainingError):
+    """A worker of an attempt that another one has replaced; what it has to say or save is refused."""
 
 
 class TrackingError(SightlineError):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.config import Config
+from sightline.config import Config, load_config
 from sightline.errors import ConfigError, ExistsError, GateError, NotFoundError
 from sightline.workspace import Workspace, check_name, is_location
 
@@ -49,20 +49,22 @@ def load_model(
     >>> model = sightline.load_model("boards@champion")  # doctest: +SKIP
     >>> [found.names for found in model.predict(["a.jpg", "b.jpg"])]  # doctest: +SKIP
     """
+    from sightline.cluster.gpus import num_gpus
+    from sightline.engines.factory import resolve_engine
     from sightline.engines.opening import open_predictor
+    from sightline.engines.settings import resolve_inference
 
-    predictor = open_predictor(
-        _finder(workspace, config, on_note).find(str(ref)),
-        engine=engine,
-        threads=threads,
-        size=size,
-        cache=Workspace.find(workspace).compiled,
-        max_pixels=(config or Config()).decode.max_pixels,
-    )
-    reason = getattr(predictor.runner, "reason", "")
-    engine_note = f"engine {predictor.engine}: {reason}" if reason else None
-    if on_note and engine_note:
-        on_note(engine_note)
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads is {threads}: give 1 or more, or leave it out for one per core")
+    given = load_config(flags={"detect": {"threads": threads, "size": size}}).detect
+    bundle = _finder(workspace, config, on_note).find(str(ref))
+    device, max_pixels = "cuda" if num_gpus() else "cpu", (config or Config()).decode.max_pixels
+    name, reason = resolve_engine(bundle, engine, device)
+    given = given.model_copy(update={"engine": name})
+    settings = resolve_inference(bundle, given, device=device, max_pixels=max_pixels)
+    predictor = open_predictor(bundle, settings, cache=Workspace.find(workspace).compiled)
+    if on_note and reason:
+        on_note(f"engine {predictor.engine}: {reason}")
     return predictor
 
 
@@ -416,10 +418,11 @@ def export_model(
     from sightline.engines.calibration import calibration_images
     from sightline.engines.exported import refuse_existing, write_export
     from sightline.engines.int8 import quantize_form
-    from sightline.engines.onnx_form import export_onnx
+    from sightline.engines.onnx_form import onnx_form
     from sightline.models.bundle import CARD, DESCRIPTION, ONNX
-    from sightline.models.yolo import GRAPH, YoloDetector
-    from sightline.models.yolo_onnx import NAME as YOLO_ONNX
+    from sightline.models.factory import YOLO_ONNX
+    from sightline.models.yolo_inference import GRAPH
+    from sightline.models.yolo_metadata import NAMES as YOLOS
     from sightline.report.card import model_card
 
     if int8 and calibrate is None:
@@ -428,7 +431,7 @@ def export_model(
         raise ConfigError("calibration is for int8: give --int8 too, or leave --calibrate out")
     check_loader(config or Config())
     bundle = _finder(workspace, config, on_note).find(str(model))
-    loaded, info, said = bundle.load(), bundle.info, bundle.info.preprocessing
+    source, info, said = bundle.source(), bundle.info, bundle.info.preprocessing
     precision: Literal["float32", "int8"] = "int8" if int8 else "float32"
     name = Path(model).name.replace("@", "-")
     directory = (
@@ -437,15 +440,15 @@ def export_model(
         else Workspace.find(workspace).make().root / "exports" / f"{name}-{to}{'-int8' if int8 else ''}"
     )
     refuse_existing(directory)  # Before the work, not after it.
-    form = export_onnx(loaded)
+    form = onnx_form(source)
     if calibrate is not None:
         options = LoadOptions.of(config or Config())
-        images = calibration_images(loaded, open_dataset(calibrate, workspace=workspace), options, said)
-        form = quantize_form(form, loaded, images)
+        opened = open_dataset(calibrate, workspace=workspace)
+        form = quantize_form(form, source, calibration_images(source.inference, opened, options, said))
     about = {"name": name, "model": info.model, "classes": list(info.classes), "licence": info.licence}
     others: dict[str, bytes] = {}
-    if isinstance(loaded, YoloDetector):
+    if info.model in YOLOS:  # What is exported of them detects without the package, as a bundle of its own.
         kept = info.model_copy(update={"model": YOLO_ONNX})
         others = {ONNX: form[GRAPH], DESCRIPTION: kept.to_json().encode(), CARD: model_card(kept).encode()}
-    write_export(directory, form, loaded, to=to, precision=precision, preprocessing=said, about=about, others=others)
+    write_export(directory, form, source, to=to, precision=precision, preprocessing=said, about=about, others=others)
     return directory

@@ -15,6 +15,8 @@ MODEL = "model"
 """In a run's directory: its best model."""
 BEST = "best"
 """In a run's directory: the best weights so far, as a checkpoint."""
+CHECKPOINTS = "checkpoints"
+"""In a run's directory: its newest checkpoints."""
 LOCK = ".lock"
 """In a run's directory: locked by the process that trains it, for as long as that lives."""
 

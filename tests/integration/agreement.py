@@ -9,11 +9,11 @@ asked for a partner which lie above that end by more than the tolerance of the s
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from sightline.engines.engine import PIXEL_TOLERANCE, SCORE_TOLERANCE
-from sightline.models.detector import Found
+from sightline.structures import Detections
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Agreement:
         return self.matched / self.compared if self.compared else float("nan")
 
 
-def agreement(ours: Sequence[Found], theirs: Sequence[Found], *, threshold: float, limit: int) -> Agreement:
+def agreement(ours: Sequence[Detections], theirs: Sequence[Detections], *, threshold: float, limit: int) -> Agreement:
     """Over all images, in both directions.
 
     Args:
@@ -38,22 +38,23 @@ def agreement(ours: Sequence[Found], theirs: Sequence[Found], *, threshold: floa
         cuts = [float(found.scores.min()) for found in (one, other) if len(found.scores) >= limit]
         asked = one.scores >= max([threshold, *cuts]) + SCORE_TOLERANCE
         compared += int(asked.sum())
-        matched += _matched(one, asked.nonzero().flatten().tolist(), other)
+        matched += _matched(one, np.flatnonzero(asked).tolist(), other)
     return Agreement(compared, matched)
 
 
-def _matched(one: Found, asked: Sequence[int], other: Found) -> int:
-    free = torch.ones(len(other.scores), dtype=torch.bool)
+def _matched(one: Detections, asked: Sequence[int], other: Detections) -> int:
+    free = np.ones(len(other), np.bool_)
     matched = 0
     for index in asked:
         partners = _partners(one, index, other) & free
         if partners.any():
-            free[int(partners.nonzero()[0])] = False
+            free[partners.argmax()] = False
             matched += 1
     return matched
 
 
-def _partners(one: Found, index: int, other: Found) -> Tensor:
-    near = (other.boxes - one.boxes[index]).abs().amax(1) <= PIXEL_TOLERANCE
-    alike = (other.scores - one.scores[index]).abs() <= SCORE_TOLERANCE
-    return near & alike & (other.labels == one.labels[index])
+def _partners(one: Detections, index: int, other: Detections) -> NDArray[np.bool_]:
+    near = np.abs(other.boxes - one.boxes[index]).max(1, initial=0) <= PIXEL_TOLERANCE
+    alike = np.abs(other.scores - one.scores[index]) <= SCORE_TOLERANCE
+    partners: NDArray[np.bool_] = near & alike & (other.labels == one.labels[index])
+    return partners

@@ -16,6 +16,7 @@ from commands import FAULTS
 from hostile_sources import Hostile, item
 from ray_nodes import processes
 
+import sightline
 from sightline.config import load_config
 from sightline.data.decode import encode_jpeg
 from sightline.detection.child import Child
@@ -23,17 +24,21 @@ from sightline.detection.detect import prepare
 from sightline.detection.plan import Chunk
 from sightline.detection.pool import Died, Done, Task
 from sightline.detection.rows import ModelName
-from sightline.detection.setup import Setup
+from sightline.detection.worker_spec import WorkerSpec
 from sightline.errors import ConfigError, DamagedError, WorkerError
-from sightline.models.bundle import describe, save_bundle
+from sightline.models.bundle import Bundle, describe, save_bundle
 from sightline.models.factory import make_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "models"))  # `yolo_files` is shared with the tests there.
+
+from yolo_files import write_yolo
 
 TIMEOUT_S = 120
 HERE = str(Path(__file__).parent)
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+def spec(tmp_path_factory: pytest.TempPathFactory) -> WorkerSpec:
     place = tmp_path_factory.mktemp("model")
     model = make_model("nano", num_classes=2, size=64)
     info = describe(model, name="nano", classes=("circle", "square"), score_threshold=0.1)
@@ -50,8 +55,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pool(setup: Setup) -> Iterator[Child]:
-    pool = Child(setup, stall_s=TIMEOUT_S)
+def pool(spec: WorkerSpec) -> Iterator[Child]:
+    pool = Child(spec, stall_s=TIMEOUT_S)
     yield pool
     pool.close()
 
@@ -85,11 +90,11 @@ def test_an_image_that_breaks_the_model_for_the_whole_process(pool: Child) -> No
 
 
 def test_a_model_that_fails_from_the_start_says_nothing_about_images(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: WorkerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), HERE, str(FAULTS))))
     (tmp_path / "sitecustomize.py").write_text("import broken_model\nbroken_model.break_model()")
-    pool = Child(setup, stall_s=TIMEOUT_S)
+    pool = Child(spec, stall_s=TIMEOUT_S)
     try:
         with pytest.raises(WorkerError, match=r"the model fails over a blank image on this machine: .*CUDA error"):
             look_at(pool, "good")
@@ -102,8 +107,8 @@ def test_an_error_that_is_not_the_images_ends_the_run_as_itself(pool: Child) -> 
         look_at(pool, "refuse")
 
 
-def test_an_image_that_hangs_is_ended(setup: Setup) -> None:
-    pool = Child(setup, stall_s=TIMEOUT_S)
+def test_an_image_that_hangs_is_ended(spec: WorkerSpec) -> None:
+    pool = Child(spec, stall_s=TIMEOUT_S)
     try:
         assert isinstance(look_at(pool, "good"), Done)
         pool._stall_s = 2
@@ -122,12 +127,12 @@ def test_an_image_that_hangs_is_ended(setup: Setup) -> None:
     ],
 )
 def test_a_process_that_cannot_start_says_nothing_about_images(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_start: str, said: str
+    spec: WorkerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_start: str, said: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\n{at_start}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr("sightline.detection.child.START_S", 2)
-    pool = Child(setup, stall_s=1)
+    pool = Child(spec, stall_s=1)
     try:
         with pytest.raises(WorkerError, match="ended before it had loaded the model") as failed:
             look_at(pool, "good")
@@ -138,9 +143,9 @@ def test_a_process_that_cannot_start_says_nothing_about_images(
         assert "no room for numpy | out of memory" in str(failed.value)
 
 
-def test_a_model_that_arrives_damaged(setup: Setup) -> None:
-    files = {name: content[:-1] + b"?" for name, content in setup.bundle.items()}
-    pool = Child(replace(setup, bundle=files), stall_s=TIMEOUT_S)
+def test_a_model_that_arrives_damaged(spec: WorkerSpec) -> None:
+    files = {name: content[:-1] + b"?" for name, content in spec.bundle.items()}
+    pool = Child(replace(spec, bundle=files), stall_s=TIMEOUT_S)
     try:
         with pytest.raises(DamagedError):
             look_at(pool, "good")
@@ -148,11 +153,11 @@ def test_a_model_that_arrives_damaged(setup: Setup) -> None:
         pool.close()
 
 
-def test_it_ends_with_its_parent(setup: Setup, tmp_path: Path) -> None:
+def test_it_ends_with_its_parent(spec: WorkerSpec, tmp_path: Path) -> None:
     """While an image keeps it busy, so that it does not look for messages."""
     import pickle
 
-    (tmp_path / "setup").write_bytes(pickle.dumps(setup))
+    (tmp_path / "spec").write_bytes(pickle.dumps(spec))
     script = f"""
 import pickle, time
 from hostile_sources import item
@@ -160,7 +165,7 @@ from sightline.detection.child import Child
 from sightline.detection.plan import Chunk
 from sightline.detection.pool import Task
 
-pool = Child(pickle.loads(open({str(tmp_path / "setup")!r}, "rb").read()), stall_s=600)
+pool = Child(pickle.loads(open({str(tmp_path / "spec")!r}, "rb").read()), stall_s=600)
 pool.submit(Task(Chunk("c", (item("good"),)), (item("good"),)))
 while not pool.wait(0.1):
     pass
@@ -183,3 +188,52 @@ time.sleep(600)
             os.kill(child, signal.SIGKILL)
             pytest.fail("it outlived its parent")
         time.sleep(0.1)
+
+
+WITHOUT_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "torchvision", "ultralytics"):
+            raise AssertionError(f"a worker imported {name}")
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "engine"),
+    [
+        ("nano", "onnxruntime"),
+        ("nano", "openvino"),
+        ("resnet18", "onnxruntime"),
+        ("yolov8n", "openvino"),
+        ("yolo-onnx", "openvino"),
+    ],
+)
+def test_workers_of_compiled_models_import_no_torch(
+    family: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = save_model(family, tmp_path)
+    config = load_config(flags={"detect": {"engine": engine, "threads": 1, "threshold": 0.0}})
+    source = Hostile(encode_jpeg(np.zeros((64, 64, 3), np.uint8)))
+    job = prepare(source, bundle, ModelName("m", "1"), config, device="cpu", cache=tmp_path / "compiled")
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TORCH)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), HERE)))
+    pool = Child(job.packed(), stall_s=TIMEOUT_S)
+    try:
+        done = look_at(pool, "good")
+    finally:
+        pool.close()
+    assert isinstance(done, Done)
+    assert done.rows.column("status").to_pylist() == ["ok"]
+
+
+def save_model(family: str, place: Path) -> Bundle:
+    """An untrained model."""
+    if family == "yolo-onnx":
+        return sightline.import_model(write_yolo(place / "yolo.onnx"), place / "model")
+    model = make_model(family, num_classes=2, size=64)
+    info = describe(model, name=family, classes=("circle", "square"), score_threshold=0.1)
+    return save_bundle(place / "model", model.state_dict(), info, {})

@@ -1,15 +1,16 @@
 """Every engine finds what torch finds; every family was taught 16 boards, so that there is something to find."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from agreement import agreement
+from numpy.typing import NDArray
 from overfitted import dataset_of, learn
-from torch import Tensor
 
 import sightline
 from families import trained_families
@@ -22,11 +23,10 @@ from sightline.engines.factory import open_engine
 from sightline.errors import ConfigError, ExistsError
 from sightline.metrics.detection import DetectionMetric
 from sightline.models.bundle import open_bundle
-from sightline.models.detector import Detector, Found
-from sightline.models.nano import NanoDetector
+from sightline.models.detector import Detector
+from sightline.models.letterbox import boxes_to_original
 from sightline.models.preprocessor import make_preprocessor
-from sightline.models.yolo import YoloDetector
-from sightline.training.evaluate import in_original
+from sightline.structures import Detections
 
 ENGINES = ("torch", "onnxruntime", "openvino")
 
@@ -38,22 +38,25 @@ class Taught:
     run: str
     model: Detector
     dataset: Dataset
-    images: Tensor
-    found: list[Found]
+    images: NDArray[np.uint8]
+    found: list[Detections]
 
-    def score(self, found: Sequence[Found]) -> float:
+    def score(self, found: Sequence[Detections]) -> float:
         """mAP, in pixels of the images as they are stored."""
         metric = DetectionMetric(self.dataset.classes)
+        letterbox = make_preprocessor(self.model.inference).letterbox
         for position, one in enumerate(found):
-            boxes = in_original(one, make_preprocessor(self.model).letterbox, self.dataset, position)
-            metric.update(position, self.dataset.annotation(position), boxes)
+            width, height = self.dataset.size(position)
+            boxes = boxes_to_original(one.boxes, letterbox, width=width, height=height)
+            metric.update(position, self.dataset.annotation(position), replace(one, boxes=boxes))
         return metric.compute().map
 
     @property
     def limits(self) -> dict[str, Any]:
         """Below which score and after how many detections the model stops."""
-        if isinstance(self.model, NanoDetector | YoloDetector):
-            return {"threshold": self.model.score_threshold, "limit": self.model.max_detections}
+        around: Any = self.model.inference
+        if not around.uses_torch:
+            return {"threshold": around.min_score, "limit": around.max_detections}
         inner: Any = self.model.model
         part = getattr(inner, "roi_heads", inner)
         return {"threshold": part.score_thresh, "limit": part.detections_per_img}
@@ -74,16 +77,15 @@ def teach(overfitted: Path) -> Any:
             run = learn(family, overfitted)
             model = open_bundle(overfitted / "runs" / run / "model").load()
             dataset = sightline.open_dataset(dataset_of(family), workspace=overfitted).select("train")
-            images = torch.cat(calibration_images(model, dataset, LoadOptions()))
-            with torch.inference_mode():
-                taught[family] = Taught(run, model, dataset, images, model.detect(images))
+            images = np.stack(calibration_images(model.inference, dataset, LoadOptions()))
+            taught[family] = Taught(run, model, dataset, images, model.detect(images))
         return taught[family]
 
     return teach
 
 
 def opened(known: Taught, name: str, overfitted: Path) -> Engine:
-    return open_engine(known.model, name=name, threads=1, cache=overfitted / "compiled", key=known.run)
+    return open_engine(known.model.source(known.run), name=name, threads=1, cache=overfitted / "compiled")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -91,7 +93,7 @@ def opened(known: Taught, name: str, overfitted: Path) -> Engine:
 def test_detections_are_those_of_torch(family: str, name: str, teach: Any, overfitted: Path) -> None:
     known = teach(family)
     engine = opened(known, name, overfitted)
-    found = [one for batch in known.images.split(3) for one in engine.detect(batch)]
+    found = [one for start in range(0, len(known.images), 3) for one in engine.detect(known.images[start : start + 3])]
     agreed = agreement(found, known.found, **known.limits)
     assert agreed.compared >= 2 * 50  # Each is asked for its partner in the other set.
     assert agreed.share >= 0.99
@@ -106,7 +108,8 @@ def test_classes_are_those_of_torch(family: str, name: str, teach: Any, overfitt
     found = opened(known, name, overfitted).detect(known.images)
     for one, other in zip(found, known.found, strict=True):
         assert one.labels[0] == other.labels[0]
-        assert (one.scores[one.labels.argsort()] - other.scores[other.labels.argsort()]).abs().max() <= SCORE_TOLERANCE
+        scores = [each.scores[each.labels.argsort()] for each in (one, other)]
+        assert np.abs(scores[0] - scores[1]).max() <= SCORE_TOLERANCE
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
@@ -116,7 +119,7 @@ def test_integers_score_like_floats(family: str, to: Any, teach: Any, overfitted
     directory = sightline.export_model(
         known.run, to=to, output=tmp_path / "int8", int8=True, calibrate="boards", workspace=overfitted
     )
-    found = open_exported(known.model, directory, threads=1).detect(known.images)
+    found = open_exported(known.model.source(), directory, threads=1).detect(known.images)
     assert known.score(found) >= known.score(known.found) - 0.02  # By chance it may be higher.
     whole = sum(weight.numel() * 4 for weight in known.model.parameters())
     suffix = {"onnx": ".onnx", "openvino": ".bin"}[to]
@@ -134,7 +137,7 @@ def test_exported_files_say_what_they_are(to: Any, teach: Any, overfitted: Path,
     assert said["preprocessing"]["letterbox"]["size"] == 160
     assert (said["preprocessing"]["letterbox"]["square"], said["preprocessing"]["reduced_decode"]) == (False, True)
     assert all((directory / graph["file"]).is_file() for graph in said["graphs"].values())
-    found = open_exported(known.model, directory, threads=1).detect(known.images)
+    found = open_exported(known.model.source(), directory, threads=1).detect(known.images)
     assert agreement(found, known.found, **known.limits).share >= 0.99
     with pytest.raises(ExistsError, match="there already"):
         sightline.export_model(known.run, to=to, output=directory, workspace=overfitted)

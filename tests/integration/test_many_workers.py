@@ -1,5 +1,6 @@
 """The real command with several workers, on both launchers, disturbed as machines disturb it."""
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from ray_nodes import RayCluster
 
 import sightline
 from programs import need_mounts
+from sightline.config import load_config
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own.
 
@@ -314,3 +316,22 @@ def test_under_a_plain_torchrun(workspace: Path, undisturbed: dict[str, torch.Te
     text = command.start().finish()
     assert text.count("verified epoch 8") == 1, "only one of them speaks"
     assert same(command.weights(), undisturbed)
+
+
+def test_under_a_plain_torchrun_with_images_held_back(tmp_path: Path) -> None:
+    """All ranks divide the dataset once, and alike: the scores are those of one process."""
+    config = load_config(flags={"ingest": {"split": "train=1"}})
+    sightline.synth("shapes", "shapes", images=20, seed=1, config=config, workspace=tmp_path)
+    histories = []
+    for name, launcher in (
+        ("one", ["-m"]),
+        ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]),
+    ):
+        command = [sys.executable, *launcher, "sightline", "train", "shapes", "--workspace", str(tmp_path), "--json"]
+        command += ["--model", "nano", "--size", "64", "--epochs", "2", "--batch", "4", "--name", name, "--no-track"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "2 images held back from 'train'" in done.stderr
+        histories.append(json.loads(done.stdout)["history"])
+    for alone, together in zip(*histories, strict=True):
+        assert together == pytest.approx(alone, abs=1e-2)

@@ -22,8 +22,9 @@ from sightline.data.decode import decode
 from sightline.data.formats.deeppcb_results import DeepPcbOutput
 from sightline.engines.opening import open_predictor
 from sightline.models.bundle import open_bundle
-from sightline.models.detector import Found
 from sightline.models.factory import CLASSIFIERS
+from sightline.structures import Detections
+from support.inference import settings_of
 
 THRESHOLD = 0.05
 ORIENTATION = 0x0112
@@ -89,10 +90,10 @@ def write_dataset(folder: Path, files: Sequence[Path], classes: Sequence[str], *
     return folder
 
 
-def to_found(rows: Rows, classes: Sequence[str]) -> Found:
+def to_found(rows: Rows, classes: Sequence[str]) -> Detections:
     values = np.array([row[1:] for row in rows], np.float32).reshape(-1, 5)
     labels = [classes.index(row[0]) for row in rows]
-    return Found(torch.from_numpy(values[:, 1:]), torch.from_numpy(values[:, 0]), torch.tensor(labels))
+    return Detections(values[:, 1:], values[:, 0], np.array(labels, np.int32))
 
 
 def predicted(bundle: Path, files: Sequence[Path], **given: Any) -> list[Rows]:
@@ -141,10 +142,8 @@ def test_pixels_differ_from_large_jpegs_only_by_reduced_decoding(overfitted: Pat
     bundle = overfitted / "runs" / learn("nano", overfitted) / "model"
     known = sightline.open_dataset("boards", workspace=overfitted)
     images = [Image.open(io.BytesIO(known[number].image)) for number in range(12)]
-    model, whole = (
-        open_predictor(open_bundle(bundle), engine="torch", threads=1, reduced_decode=reduced)
-        for reduced in (None, False)
-    )
+    opened = open_bundle(bundle)
+    model, whole = (open_predictor(opened, settings_of(opened, reduced_decode=reduced)) for reduced in (None, False))
     found, differences = 0, list[float]()
     for file in write_photos(tmp_path / "photos", images, 160):
         (encoded,), (array,) = (model.predict(form, threshold=0.15) for form in (file, decode(file.read_bytes())))

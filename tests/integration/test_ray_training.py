@@ -15,9 +15,9 @@ from ray_nodes import BlindNode, RayCluster
 import sightline
 from programs import need_mounts
 from sightline.config import Config, load_config
-from sightline.errors import ConfigError
+from sightline.errors import ConfigError, Stopped
 from sightline.training.checkpoint import CheckpointDirectory
-from sightline.training.loop import Progress, Stopped
+from sightline.training.messages import RunProgress
 
 pytest.importorskip("ray")
 
@@ -56,7 +56,7 @@ def once_at(step: int, act: Callable[[], None]) -> Callable[..., None]:
     """For `on_step`: does something the first time that a step is reached."""
     done: list[bool] = []
 
-    def on_step(progress: Progress, *_: Any) -> None:
+    def on_step(progress: RunProgress, *_: Any) -> None:
         if progress.step >= step and not done:
             done.append(True)
             act()
@@ -158,7 +158,7 @@ def test_a_wish_to_stop(workspace: Path, cluster: RayCluster) -> None:
     began = time.monotonic()
     steps: list[int] = []
 
-    def on_step(progress: Progress, *_: Any) -> None:
+    def on_step(progress: RunProgress, *_: Any) -> None:
         steps.append(progress.step)
 
     with pytest.raises(Stopped):

@@ -19,10 +19,9 @@ import pytest
 
 from sightline import api
 from sightline.config import Config, load_config
-from sightline.errors import TrackingError
+from sightline.errors import Stopped, TrackingError
 from sightline.tracking import listing
 from sightline.tracking.library import open_client
-from sightline.training.loop import Stopped
 
 PASSWORD = "correct-horse-battery"
 TOKEN = "dapi0123456789abcdef0123456789abcdef"

@@ -28,7 +28,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 OWNERS = {
-    "torch": {"data/worker.py", "detection/worker.py", "models", "engines", "registering", "training"},
+    "torch": {"data/worker.py", "models", "engines", "training"},
     "duckdb": {"detection"},
     "torchvision": {"models"},
     "mlflow": {"tracking/pyfunc_model.py", "tracking/pyfunc_shim.py"},

@@ -50,7 +50,7 @@ def test_evaluate_and_detect_use_the_same_threshold_and_say_it(
     notes.clear()
     settings = {"engine": "torch", "limit": 2, **({"threshold": given} if given else {})}
     found = sightline.detect(bundle.path, "shapes", workspace=home, on_note=notes.append, **settings)
-    assert found.job.threshold == used
+    assert found.job.settings.threshold == used
     assert [note.endswith(why) for note in notes if note.startswith("model:")] == [True]
     assert "AGPL" not in " ".join(notes)
 

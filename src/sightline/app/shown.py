@@ -20,13 +20,13 @@ import sightline
 from sightline.errors import SightlineError
 from sightline.report.drawing import draw_boxes
 from sightline.report.name import one_line
-from sightline.structures import Annotation
+from sightline.structures import Annotation, Detections
 from sightline.workspace import Workspace
 
 if TYPE_CHECKING:
     import altair as alt
 
-    from sightline.models.predictor import Detections, Predictor
+    from sightline.models.predictor import Predictor
 
 LOWEST = 0.05
 """Below this score nothing is shown; a model is asked once, and the slider chooses among what it said."""
@@ -124,14 +124,13 @@ def _load(ref: str, bundle: str) -> "Predictor":
 
 def found_in(predictor: "Predictor", pictured: Pictured) -> "Detections":
     """All that a model finds in an image, asked once."""
+    assert predictor.bundle
     return _predict(predictor.bundle.hash, pictured.key, predictor, pictured)
 
 
 @st.cache_data(max_entries=500, show_spinner="Looking")
 def _predict(bundle: str, key: str, _predictor: "Predictor", _pictured: Pictured) -> "Detections":
-    from sightline.models.predictor import as_detections
-
-    return as_detections(_predictor.predict(_pictured.data, threshold=LOWEST)[0])
+    return _predictor.detect([_predictor.prepare_encoded(_pictured.data)], LOWEST)[0]
 
 
 def drawn(

@@ -95,7 +95,7 @@ def detect(
 
     from sightline import detect_api
     from sightline.cli.detecting import DetectionView
-    from sightline.detection.runner import Stopped
+    from sightline.errors import Stopped
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"workers": workers, "address": address, "engine": engine, "threshold": threshold}
@@ -210,7 +210,7 @@ def _show_result(session: Session, result: "DetectResult") -> None:
         session.say(f"rejected: {count:,} x {reason}")
     session.say(
         f"{found.images:,} images have rows: {found.detections:,} detections from a score of "
-        f"{result.job.threshold:.3f} on, {found.rejected:,} images rejected"
+        f"{result.job.settings.threshold:.3f} on, {found.rejected:,} images rejected"
     )
     if result.counts.images:
         session.say(

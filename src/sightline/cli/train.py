@@ -75,7 +75,7 @@ def train(
     from dataclasses import asdict
 
     from sightline import api
-    from sightline.training.loop import Stopped
+    from sightline.errors import Stopped
 
     session = Session(workspace, json, debug, config, sets)
     flags: dict[str, Any] = {"model": model, "epochs": epochs, "batch": batch, "size": size, "lr": lr, "seed": seed}

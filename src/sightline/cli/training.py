@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sightline.cli.session import Session
 
 if TYPE_CHECKING:
-    from sightline.training.loop import Progress
+    from sightline.training.messages import RunProgress
 
 _SCORES = {"map": "mAP", "map50": "mAP50", "f1": "F1", "accuracy": "accuracy"}
 """What is shown of an evaluation; mAP at an overlap of the user's choice has a name of its own."""
@@ -39,7 +39,7 @@ class TrainingView:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def on_step(self, progress: "Progress", num_steps: int, losses: dict[str, float], images: int) -> None:
+    def on_step(self, progress: "RunProgress", num_steps: int, losses: dict[str, float], images: int) -> None:
         """Move the line."""
         rate = self._clock.on_step(images, losses["loss"])
         left = (num_steps - progress.step) * images / rate if rate else 0.0

@@ -10,9 +10,10 @@ import duckdb
 from PIL import Image
 
 from sightline.detection.again import SIDES, Row, find_images, picture_of
-from sightline.detection.past import PastJob, is_parquet, open_jobs
+from sightline.detection.past import PastJob, open_jobs
 from sightline.detection.schema import OK, REJECTED
-from sightline.detection.targets.parquet import MANIFEST, read_json, scan_images, sql_text
+from sightline.detection.targets.parquet import MANIFEST, read_json
+from sightline.detection.targets.reader import sql_text
 from sightline.errors import ConfigError, SightlineError
 from sightline.report.job_report import SCORE_BINS, ClassFound, Moment, Reason
 from sightline.workspace import Workspace
@@ -110,7 +111,7 @@ class JobBrowser:
     """Answers questions about one job; several threads may ask at once."""
 
     def __init__(self, workspace: Workspace, job: PastJob) -> None:
-        self.workspace, self.job = workspace, job
+        self.workspace, self.job, self._reader = workspace, job, job.reader()
         place = workspace.detections / job.name / MANIFEST
         self.manifest: Row = read_json(place) if place.is_file() else {}
         self._times: tuple[int, int] | None = None
@@ -126,7 +127,7 @@ class JobBrowser:
         """The same as an Arrow table."""
         try:
             with self._opening:
-                if self._kept is None and is_parquet(self.job):
+                if self._kept is None and self._reader.is_shared:
                     self._kept = open_jobs([self.job], self.workspace)
             if self._kept is not None:
                 return self._kept.cursor().sql(sql).to_arrow_table()
@@ -243,8 +244,8 @@ class JobBrowser:
             f"order by {_ORDERS[order]} limit {int(count)} offset {int(start)}"
         )
         listed = ", ".join(sql_text(row["image_id"]) for row in ids) or "''"
-        files = sorted({Path(row["filename"]).name for row in ids if row["filename"]})
-        table = scan_images(Path(self.job.target), files) if files else "rows"  # A job may have thousands of files.
+        files = [row["filename"] for row in ids if row["filename"]]
+        table = (self._reader.rows_in(files) if files else None) or "rows"  # A job may have thousands of files.
         columns = "image_id, uri, version, status, stage, reason, detail, width, height"
         found = {
             row["image_id"]: row

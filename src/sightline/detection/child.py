@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from sightline.detection.child_process import READY, send
 from sightline.detection.pool import START_S, Died, Done, StallTimer, Task
-from sightline.detection.setup import Setup
+from sightline.detection.worker_spec import WorkerSpec
 from sightline.errors import BrokenModelError, SightlineError, WorkerError
 
 _END_S = 5.0
@@ -25,8 +25,8 @@ class Child:
 
     size = 1
 
-    def __init__(self, setup: Setup, *, stall_s: float) -> None:
-        self._setup, self._stall_s, self._timer = setup, stall_s, StallTimer()
+    def __init__(self, spec: WorkerSpec, *, stall_s: float) -> None:
+        self._spec, self._stall_s, self._timer = spec, stall_s, StallTimer()
         self._process: _Process | None = None
         self._outcomes: queue.SimpleQueue[Done | Died | BaseException] = queue.SimpleQueue()
         self._busy = False
@@ -102,7 +102,7 @@ class Child:
         except OSError as error:
             raise WorkerError(f"a process for images that are tried apart cannot be started: {error}") from error
         try:
-            answer = process.ask(self._setup)
+            answer = process.ask(self._spec)
         except _Ended:
             raise WorkerError(
                 "a process for images that are tried apart ended before it had loaded the model: "

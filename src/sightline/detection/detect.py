@@ -9,27 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from sightline import __version__
+from sightline.cluster.gpus import num_gpus
 from sightline.config import Config, DetectConfig
-from sightline.data.parallel import num_cores
 from sightline.detection.item import Source
 from sightline.detection.job import Job
 from sightline.detection.plan import Planner, Retry
 from sightline.detection.pool import Died, Done, InProcess, Pool, Task
 from sightline.detection.rows import ModelName
-from sightline.detection.runner import Counts, Runner, Stopped, Watcher
-from sightline.detection.setup import Engine, Setup, pack
+from sightline.detection.runner import Counts, Runner, Watcher
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.target import Summary, Target
-from sightline.detection.tiles import Tiling
-from sightline.detection.worker import Look
+from sightline.detection.worker_spec import WorkerSpec, pack
 from sightline.engines.form_cache import private_directory
-from sightline.errors import ConfigError, StorageError
+from sightline.engines.settings import resolve_inference
+from sightline.errors import ConfigError, Stopped, StorageError
 from sightline.models.bundle import Bundle
-from sightline.models.predictor import lowest_score
 from sightline.tracking.machine import Placement, this_machine
 
 _SAMPLE = 4
-_MOST_DECODERS = 8
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,11 @@ class DetectResult:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class JobSpec:
     """A job that could begin: its identity, and what makes a worker."""
 
     job: Job
-    setup: Setup
+    worker: WorkerSpec
     bundle: Bundle
     config: DetectConfig
     cache: Path
@@ -78,62 +75,31 @@ class Prepared:
         """Whether workers are Ray's."""
         return self.config.workers > 1 or self.config.address is not None
 
-    def packed(self) -> Setup:
+    def packed(self) -> WorkerSpec:
         """What makes a worker elsewhere: with the files of the model, and of what was compiled of it."""
-        if self.setup.engine.name == "torch":
-            return replace(self.setup, bundle=pack(self.bundle.path), compiled={})
+        if self.worker.settings.engine == "torch":
+            return replace(self.worker, bundle=pack(self.bundle.path), compiled={})
         compiled = private_directory(self.cache) / self.bundle.hash
         if not compiled.is_dir():
-            self.setup.open(self.bundle, self.cache)  # Compiled once here, not once by every worker.
-        return replace(self.setup, bundle=pack(self.bundle.path), compiled=pack(compiled))
+            self.worker.open(self.bundle, self.cache).close()  # Compiled once here, not once by every worker.
+        return replace(self.worker, bundle=pack(self.bundle.path), compiled=pack(compiled))
 
 
-def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *, device: str, cache: Path) -> Prepared:
-    """Settle everything that decides on what is found.
+def prepare(source: Source, bundle: Bundle, model: ModelName, config: Config, *, device: str, cache: Path) -> JobSpec:
+    """Settle everything that decides on the detections.
 
     Args:
         device: What workers compute on.
         cache: Where compiled forms of models are kept.
     """
-    from sightline.engines.opening import resolve_engine
-
-    own = config.detect
-    if own.tile and bundle.info.task == "classification":
-        raise ConfigError("--tile is for detectors: a classifier says what the whole image is")
-    said = bundle.info.preprocessing.overridden(rectangular=own.rectangular, reduced_decode=own.reduced_decode)
-    engine = Engine(
-        resolve_engine(bundle, own.engine, device),
-        device,
-        own.threads or num_cores(),
-        own.size,
-        not said.square,
-        said.reduced_decode,
-        config.decode.max_pixels,
-        own.precision == "bfloat16",
-    )
-    threshold = lowest_score(bundle.info, own.threshold)
-    tiling = Tiling(own.tile, own.overlap) if own.tile else None
-    look = Look(threshold, tiling, decoders=min(engine.threads, _MOST_DECODERS))
-    job = Job(
-        source=source.name,
-        model=model.model,
-        model_version=model.version,
-        bundle=bundle.hash,
-        engine=engine.name,
-        threshold=threshold,
-        size=own.size or bundle.info.size,
-        tile=own.tile,
-        overlap=own.overlap if own.tile else None,
-        rectangular=engine.rectangular,
-        reduced_decode=engine.reduced_decode,
-        precision=own.precision,
-    )
-    setup = Setup({}, {}, engine, source, look, model, own.batch)
-    return Prepared(job, setup, bundle, own, cache)
+    max_pixels = config.decode.max_pixels
+    settings = resolve_inference(bundle, config.detect, device=device, max_pixels=max_pixels, concurrent=True)
+    job = Job(source.name, model.model, model.version, bundle.hash, settings)
+    return JobSpec(job, WorkerSpec({}, {}, settings, source, model), bundle, config.detect, cache)
 
 
 def run_job(
-    prepared: Prepared,
+    spec: JobSpec,
     target: Target,
     *,
     name: str,
@@ -154,28 +120,31 @@ def run_job(
         Stopped: Somebody asked for it; the same job goes on later.
     """
     began, started, counts, owner = time.monotonic(), datetime.now(UTC), Counts(), this_run()
-    target.open({**prepared.job.describe(), "created": f"{started:%Y-%m-%dT%H:%M:%SZ}"})
+    target.open({**spec.job.describe(), "created": f"{started:%Y-%m-%dT%H:%M:%SZ}"})
 
     def result() -> DetectResult:
         seconds = time.monotonic() - began
-        return DetectResult(name, target.location, prepared.job, target.summary(), counts, seconds)
+        return DetectResult(name, target.location, spec.job, target.summary(), counts, seconds)
 
-    def look(planner: Planner, pool: Pool, apart: Callable[[], Pool] | None) -> None:
+    def look(planner: Planner, pool: Pool, apart: Callable[[], Pool] | None) -> DetectResult:
         with closing(planner.known):
-            lease_s, model = prepared.config.lease_s, prepared.setup.model
+            lease_s, model = spec.config.lease_s, spec.worker.model
             given: dict[str, Any] = {"lease_s": lease_s, "watcher": watcher, "apart": apart, "owner": owner}
             Runner(target, planner, pool, model, counts, **given).run()
-        target.write_manifest(manifest_of(result(), prepared, started))
+        done = result()
+        target.write_manifest(manifest_of(done, spec, started))
+        return done
 
     retry: Retry = "rejected" if retry_rejected else "unread"
     while True:
         try:
             with ExitStack() as stack:
-                pool, apart = _pools(prepared, stack, watcher.on_note)
+                pool, apart = _pools(spec, stack, watcher.on_note)
                 while True:
-                    look(Planner(target, prepared.setup.source, chunk=prepared.config.chunk, retry=retry), pool, apart)
+                    planner = Planner(target, spec.worker.source, chunk=spec.config.chunk, retry=retry)
+                    done = look(planner, pool, apart)
                     if watch_every_s is None:
-                        return result()
+                        return done
                     retry = "none"  # Once: what was rejected again would be rejected every time.
                     _pause(watch_every_s, watcher)
         except StorageError as error:
@@ -206,17 +175,17 @@ def cluster(config: DetectConfig) -> Iterator[str]:
         yield "cuda" if gpus_per_worker(config) else "cpu"
 
 
-def manifest_of(result: DetectResult, prepared: Prepared, started: datetime) -> dict[str, Any]:
+def manifest_of(result: DetectResult, spec: JobSpec, started: datetime) -> dict[str, Any]:
     """What is kept beside the rows."""
-    config = prepared.config
-    launcher = "ray" if prepared.on_ray else "process"
-    placement = Placement(workers=config.workers, threads=prepared.setup.engine.threads, launcher=launcher)
+    config = spec.config
+    launcher = "ray" if spec.on_ray else "process"
+    placement = Placement(workers=config.workers, threads=spec.worker.settings.threads, launcher=launcher)
     return {
         **result.to_json(),
         "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
         "finished": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "sightline_version": __version__,
-        "classes": list(prepared.bundle.info.classes),
+        "classes": list(spec.bundle.info.classes),
         "machine": this_machine(placement).to_dict(),
     }
 
@@ -266,18 +235,16 @@ class LatePool:
             self._pool.submit(self._held.pop(0))
 
 
-def _pools(
-    prepared: Prepared, stack: ExitStack, on_note: Callable[[str], None]
-) -> tuple[Pool, Callable[[], Pool] | None]:
+def _pools(spec: JobSpec, stack: ExitStack, on_note: Callable[[str], None]) -> tuple[Pool, Callable[[], Pool] | None]:
     """The workers, and those for chunks that killed a run where workers are in its own process."""
-    config = prepared.config
-    if prepared.on_ray:
+    config = spec.config
+    if spec.on_ray:
         from sightline.cluster.connection import connected
         from sightline.detection.ray_pool import RayPool
 
         def on_ray(task: Task) -> Pool:
             stack.enter_context(connected(config.address))
-            pool = RayPool(prepared.packed(), config, task.items[:_SAMPLE], on_note=on_note)
+            pool = RayPool(spec.packed(), config, task.items[:_SAMPLE], on_note=on_note)
             stack.callback(pool.close)  # Before the connection ends.
             return pool
 
@@ -286,18 +253,16 @@ def _pools(
     from sightline.detection.child import Child
 
     def own(_: Task) -> Pool:
-        worker = prepared.setup.worker_of(prepared.setup.open(prepared.bundle, prepared.cache))
+        worker = spec.worker.worker_of(spec.worker.open(spec.bundle, spec.cache))
         pool = InProcess(worker, stall_s=config.stall_s)
         stack.callback(pool.close)
         return pool
 
-    return LatePool(1, own), lambda: Child(prepared.packed(), stall_s=config.stall_s)
+    return LatePool(1, own), lambda: Child(spec.packed(), stall_s=config.stall_s)
 
 
 def _local_device(config: DetectConfig) -> str:
-    import torch
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = num_gpus()
     if config.gpus_per_worker and not gpus:
         raise ConfigError(
             f"detect.gpus_per_worker is {config.gpus_per_worker:g}, and torch finds no GPU on this machine: leave "

@@ -10,9 +10,9 @@ import numpy as np
 from sightline.detection.item import Item, Source
 from sightline.errors import ConfigError, ImageError
 from sightline.metrics.overlap import Extent, Grouped, overlapping
-from sightline.models.predictor import Detections, Predictor, as_detections, lowest_score
-from sightline.models.preprocessor import Fitted
-from sightline.structures import Boxes
+from sightline.models.predictor import Predictor
+from sightline.models.preprocessor import PreparedImage
+from sightline.structures import Boxes, Detections
 
 _MOST_AT_ONCE = 8
 """Images that are held at once, each as the two networks take it."""
@@ -79,8 +79,8 @@ class _Ready:
     """An image as both networks take it."""
 
     item: Item
-    first: Fitted
-    second: Fitted
+    first: PreparedImage
+    second: PreparedImage
 
 
 def find_disagreements(
@@ -104,7 +104,7 @@ def find_disagreements(
     if limit < 1:
         raise ConfigError(f"limit is {limit}; expected at least 1 image")
     _check_iou(iou)
-    lowest = lowest_score(first.bundle.info, threshold), lowest_score(second.bundle.info, threshold)
+    lowest = first.resolve_threshold(threshold), second.resolve_threshold(threshold)
     at_once = min(_MOST_AT_ONCE, first.batch, second.batch)
     items, found, skipped = source.items(), list[Disagreement](), 0
     while len(found) < limit:
@@ -112,8 +112,8 @@ def find_disagreements(
         skipped += unreadable
         if not batch:
             break
-        ones = _find(first, [ready.first for ready in batch], lowest[0])
-        others = _find(second, [ready.second for ready in batch], lowest[1])
+        ones = first.detect([ready.first for ready in batch], lowest[0])
+        others = second.detect([ready.second for ready in batch], lowest[1])
         for ready, one, other in zip(batch, ones, others, strict=True):
             size = ready.first.width, ready.first.height
             found.append(compare_boxes(ready.item, size, one, other, iou=iou))
@@ -202,17 +202,13 @@ def _next_batch(
     for item in items:
         try:
             data = source.read(item)
-            one = first.fit_encoded(data)
-            ready.append(_Ready(item, one, one if alike else second.fit_encoded(data)))
+            one = first.prepare_encoded(data)
+            ready.append(_Ready(item, one, one if alike else second.prepare_encoded(data)))
         except ImageError:
             skipped += 1
         if len(ready) == count:
             break
     return ready, skipped
-
-
-def _find(predictor: Predictor, images: list[Fitted], threshold: float) -> list[Detections]:
-    return [as_detections(one) for one in predictor.find(images, threshold)]
 
 
 def _overlaps(first: Boxes, second: Boxes, at_least: float) -> list[Pair]:

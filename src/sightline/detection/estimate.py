@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sightline.data.parallel import num_cores
-from sightline.detection.detect import Prepared
+from sightline.detection.detect import JobSpec
 from sightline.detection.item import Item
 from sightline.detection.targets.row_file import encode_rows
 
@@ -44,15 +44,15 @@ class Estimate:
         return self.images / self.images_per_s if self.images_per_s else 0.0
 
 
-def estimate(prepared: Prepared) -> Estimate:
+def estimate(spec: JobSpec) -> Estimate:
     """List everything, and look at a few images chosen at random, as one of the workers would."""
-    config = prepared.config
+    config = spec.config
     threads = config.threads or max(1, num_cores() // config.workers)
-    setup = replace(prepared.setup, engine=replace(prepared.setup.engine, threads=threads))
-    images, sample = _sample(setup.source.items(), _WARM_UP + _MEASURED)
+    worker_spec = replace(spec.worker, settings=replace(spec.worker.settings, threads=threads))
+    images, sample = _sample(worker_spec.source.items(), _WARM_UP + _MEASURED)
     if not images:
-        return Estimate(0, 0, 0, 0.0, 0, 0, config.workers, setup.engine.name)
-    worker = setup.worker_of(setup.open(prepared.bundle, prepared.cache))
+        return Estimate(0, 0, 0, 0.0, 0, 0, config.workers, worker_spec.settings.engine)
+    worker = worker_spec.worker_of(worker_spec.open(spec.bundle, spec.cache))
     worker.process("warm-up", sample[:_WARM_UP])
     began, done, rejected, written = time.perf_counter(), 0, 0, 0
     for start in range(_WARM_UP if len(sample) > _WARM_UP else 0, len(sample), 8):
@@ -66,7 +66,14 @@ def estimate(prepared: Prepared) -> Estimate:
     worker.close()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Estimate(
-        images, done, rejected, rate, memory, round(written / done * images), config.workers, setup.engine.name
+        images,
+        done,
+        rejected,
+        rate,
+        memory,
+        round(written / done * images),
+        config.workers,
+        worker_spec.settings.engine,
     )
 
 

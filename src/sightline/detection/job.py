@@ -6,8 +6,10 @@ Workers, batches and chunks only decide on how quickly.
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from sightline.engines.settings import InferenceSettings
 
 _FORMAT = 1
 _SHORT = 8
@@ -21,30 +23,18 @@ class Job:
         source: What the source calls itself.
         model: As rows name it.
         bundle: The hash of the model.
-        engine: As resolved.
-        precision: "auto", or the one that was asked for.
     """
 
     source: str
     model: str
     model_version: str
     bundle: str
-    engine: str
-    threshold: float
-    size: int
-    tile: int | None
-    overlap: float | None
-    rectangular: bool
-    reduced_decode: bool
-    precision: str = "auto"
+    settings: InferenceSettings
 
     @property
     def id(self) -> str:
         """The same for the same job, whoever runs it; names of models do not count, only their bytes."""
-        what = {**asdict(self), "format": _FORMAT}
-        del what["model"], what["model_version"]
-        if self.precision == "auto":
-            del what["precision"]
+        what = {"source": self.source, "bundle": self.bundle, **self.settings.identity(), "format": _FORMAT}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
     @property
@@ -54,7 +44,9 @@ class Job:
 
     def describe(self) -> dict[str, Any]:
         """As it is written down."""
-        return {"id": self.id, **asdict(self)}
+        names = {"source": self.source, "model": self.model, "model_version": self.model_version}
+        settings = {"precision": self.settings.precision, **self.settings.identity()}
+        return {"id": self.id, **names, "bundle": self.bundle, **settings}
 
 
 def slug(text: str) -> str:

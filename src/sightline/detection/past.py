@@ -18,14 +18,12 @@ import pyarrow as pa
 from sightline.data.atomic import replacing_file
 from sightline.detection.job import Job, slug
 from sightline.detection.restricted import SETTINGS, restrict
-from sightline.detection.schema import BOX, DETECTIONS, IMAGES
-from sightline.detection.targets.factory import DUCKDB_SUFFIXES
-from sightline.detection.targets.parquet import IMAGES_FOLDER, JOB, MANIFEST, read_json, scan_images, sql_text
-from sightline.detection.trust import is_trusted, trust
+from sightline.detection.targets.factory import is_duckdb, open_reader
+from sightline.detection.targets.parquet import JOB, MANIFEST, read_json
+from sightline.detection.targets.reader import Reader, ResultsOf, sql_text
+from sightline.detection.trust import trust
 from sightline.errors import ConfigError, DamagedError, NotFoundError
 from sightline.workspace import Workspace
-
-_SCALARS = [field.name for field in IMAGES if field.name != "boxes"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class PastJob:
     rejected: int
     detections: int
     prefix: str = ""
+
+    def reader(self) -> Reader:
+        """What reads its rows."""
+        return open_reader(ResultsOf(self.name, self.id, self.target, self.prefix))
 
 
 def list_jobs(workspace: Workspace) -> list[PastJob]:
@@ -129,22 +131,22 @@ def open_jobs(jobs: list[PastJob], workspace: Workspace, *, restricted: bool = F
         NotFoundError: None of them has rows yet.
         ConfigError: None of them can be opened.
     """
+    readers = {job.name: job.reader() for job in jobs}
     reasons = left_out(jobs, workspace)
-    usable = [job for job in jobs if job.name not in reasons and _has_rows(job)]
+    usable = {name: reader for name, reader in readers.items() if name not in reasons and reader.has_rows()}
     if not usable and reasons:
         raise ConfigError("; ".join(reasons.values()))
     if not usable:
         raise NotFoundError("there are no detections yet: `sightline detect MODEL SOURCE` makes some")
     database = duckdb.connect(config=SETTINGS if restricted else {})
     try:
-        for file in dict.fromkeys(job.target for job in usable if _is_duckdb(job)):
-            database.execute(f"attach {sql_text(file)} as {_quoted(file)} (read_only)")
         database.execute("set timezone = 'UTC'")
-        database.execute("set parquet_metadata_cache = true")  # A job may have thousands of files.
-        scans = {job.name: _registered(database, job) if restricted else _scan(job) for job in usable}
-        for name, select in {"images": _images, "detections": _detections, "rows": _rows}.items():
-            selects = " union all by name ".join(select(job, scans[job.name]) for job in usable)
-            database.execute(f"create view {name} as {selects}")
+        views = {name: reader.attach(database, restricted=restricted) for name, reader in usable.items()}
+        for view in ("images", "detections", "rows"):
+            selects = " union all by name ".join(
+                f"select {sql_text(name)} as job, * from ({getattr(own, view)})" for name, own in views.items()
+            )
+            database.execute(f"create view {view} as {selects}")
         if restricted:
             restrict(database)
     except duckdb.Error:
@@ -160,17 +162,10 @@ def left_out(jobs: list[PastJob], workspace: Workspace) -> dict[str, str]:
 
 
 def _why_left_out(job: PastJob, workspace: Workspace) -> str:
-    if "://" in job.target:
-        return (
-            f"the rows of {job.name!r} are in {job.target}: query that database directly, in its tables "
-            f"{job.prefix}images and {job.prefix}detections (job = {job.id!r})"
-        )
-    if _is_duckdb(job) and not is_trusted(job.target, workspace):
-        return (
-            f"the rows of {job.name!r} are in {job.target!r}, a database outside the workspace that you have not "
-            f"confirmed: if you know this file, run `sightline query SQL --job {job.name} --trust` once"
-        )
-    if job.images and not _has_rows(job):
+    reader = job.reader()
+    if obstacle := reader.obstacle(workspace):
+        return obstacle
+    if job.images and not reader.has_rows():
         return f"the rows of {job.name!r} are no longer in {job.target!r}: restore them, or run the job again"
     return ""
 
@@ -178,13 +173,8 @@ def _why_left_out(job: PastJob, workspace: Workspace) -> str:
 def trust_databases(jobs: list[PastJob]) -> None:
     """Confirm the database files of some jobs, wherever they lie."""
     for job in jobs:
-        if _is_duckdb(job) and "://" not in job.target:
+        if is_duckdb(job.target) and "://" not in job.target:
             trust(job.target)
-
-
-def is_parquet(job: PastJob) -> bool:
-    """Whether its rows are files that anybody may read while others write more."""
-    return not _is_duckdb(job) and "://" not in job.target
 
 
 def _read(place: Path) -> Iterator[PastJob]:
@@ -204,7 +194,7 @@ def _manifest(place: Path) -> dict[str, Any]:
 def _is_elsewhere(place: Path, manifest: dict[str, Any]) -> bool:
     """Whether a manifest is not that of the rows beside it; a directory that was moved has the path of before in it."""
     target = manifest.get("target", "")
-    if not (place / JOB).is_file() or "://" in target or target.lower().endswith(DUCKDB_SUFFIXES):
+    if not (place / JOB).is_file() or "://" in target or is_duckdb(target):
         return bool(target)
     return Path(target).resolve() != place.resolve() and (Path(target) / JOB).is_file()
 
@@ -223,62 +213,3 @@ def _past_job(name: str, target: str, job: dict[str, Any], manifest: dict[str, A
         detections=summary.get("detections", 0),
         prefix=manifest.get("table_prefix", ""),
     )
-
-
-def _has_rows(job: PastJob) -> bool:
-    place = Path(job.target)
-    return place.is_file() if _is_duckdb(job) else any((place / IMAGES_FOLDER).glob("*.parquet"))
-
-
-def _is_duckdb(job: PastJob) -> bool:
-    return job.target.lower().endswith(DUCKDB_SUFFIXES)
-
-
-def _scan(job: PastJob) -> str:
-    return scan_images(Path(job.target), filename=True)
-
-
-def _registered(database: duckdb.DuckDBPyConnection, job: PastJob) -> str:
-    """The same rows as an Arrow dataset: DuckDB needs no access to files to read it."""
-    import pyarrow.dataset as ds
-
-    if _is_duckdb(job):
-        return ""
-    files = sorted(map(str, (Path(job.target) / IMAGES_FOLDER).glob("*.parquet")))
-    name = f"rows of {job.name}"
-    database.register(name, ds.dataset(files, schema=IMAGES, format="parquet"))
-    return f"(select *, '' as filename from {_quoted(name)})"
-
-
-def _images(job: PastJob, scan: str) -> str:
-    rows = _table(job, "images") if _is_duckdb(job) else scan
-    return f"select {sql_text(job.name)} as job, {', '.join(_SCALARS)} from {rows}"
-
-
-def _detections(job: PastJob, scan: str) -> str:
-    if _is_duckdb(job):
-        return f"select {sql_text(job.name)} as job, {', '.join(DETECTIONS.names)} from {_table(job, 'detections')}"
-    boxes = {field.name: f"box.{field.name}" for field in BOX}
-    columns = ", ".join(f"{boxes.get(name, name)} as {name}" for name in DETECTIONS.names)
-    rows = f"(select image_id, uri, model, model_version, unnest(boxes) as box from {scan})"
-    return f"select {sql_text(job.name)} as job, {columns} from {rows}"
-
-
-def _rows(job: PastJob, scan: str) -> str:
-    """With the boxes of each image in a list; DuckDB's own files have them in the other table."""
-    if not _is_duckdb(job):
-        return f"select {sql_text(job.name)} as job, * from {scan}"
-    fields = ", ".join(f"{field.name} := {field.name}" for field in BOX)
-    boxes = f"(select image_id, list(struct_pack({fields})) as boxes from {_table(job, 'detections')} group by 1)"
-    return (
-        f"select {sql_text(job.name)} as job, i.{', i.'.join(_SCALARS)}, coalesce(b.boxes, []) as boxes, "
-        f"'' as filename from {_table(job, 'images')} i left join {boxes} b using (image_id)"
-    )
-
-
-def _table(job: PastJob, name: str) -> str:
-    return f"(select * from {_quoted(job.target)}.main.{_quoted(job.prefix + name)} where job = {sql_text(job.id)})"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

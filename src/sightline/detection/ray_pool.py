@@ -32,7 +32,7 @@ from sightline.detection.item import Item, Source
 from sightline.detection.pool import IN_FLIGHT, START_S, Died, Done, StallTimer, Task, WatchClock
 from sightline.detection.preflight import REMEDY
 from sightline.detection.same_source import Sample, take_samples, why_not_seen
-from sightline.detection.setup import Setup
+from sightline.detection.worker_spec import WorkerSpec
 from sightline.errors import BrokenModelError, SightlineError, SourceError, WorkerError
 
 _WATCH = "watch"
@@ -66,12 +66,12 @@ class Actor:
     def __init__(self) -> None:
         self._worker: Any = None
 
-    def start(self, setup: Setup, server: Any, samples: Sequence[Sample], measured: Sequence[Item]) -> Ready:
+    def start(self, spec: WorkerSpec, server: Any, samples: Sequence[Sample], measured: Sequence[Item]) -> Ready:
         """Make the worker, and let it look at a few images to see how much memory it takes."""
-        not_seen = why_not_seen(setup.source, samples)
+        not_seen = why_not_seen(spec.source, samples)
         if not_seen:
-            setup = replace(setup, source=ServedSource(setup.source.name, server))
-        self._worker = setup.make_worker()
+            spec = replace(spec, source=ServedSource(spec.source.name, server))
+        self._worker = spec.make_worker()
         self._worker.check_model()
         self._worker.process("sample", tuple(measured))
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -149,10 +149,10 @@ class RayPool:
     """
 
     def __init__(
-        self, setup: Setup, config: DetectConfig, sample: Sequence[Item], *, on_note: Callable[[str], None]
+        self, spec: WorkerSpec, config: DetectConfig, sample: Sequence[Item], *, on_note: Callable[[str], None]
     ) -> None:
         self._config, self._measured, self._on_note = config, list(sample), on_note
-        self._samples = take_samples(setup.source, sample)
+        self._samples = take_samples(spec.source, sample)
         self.size = config.workers
         self._gpus = gpus_per_worker(config)
         self._cpus = share_cpus(
@@ -163,16 +163,15 @@ class RayPool:
             oversubscribe=config.oversubscribe,
         )
         threads = config.threads or max(1, int(self._cpus))
-        look = replace(setup.look, decoders=min(threads, setup.look.decoders))
-        setup = replace(setup, engine=replace(setup.engine, threads=threads), look=look)
+        spec = replace(spec, settings=replace(spec.settings, threads=threads))
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         remote: Any = ray.remote
         self._server = (
             remote(num_cpus=0, max_concurrency=_READERS, max_restarts=-1)(SourceServer)
             .options(scheduling_strategy=here)
-            .remote(setup.source)
+            .remote(spec.source)
         )
-        self._setup = ray.put(setup)
+        self._spec = ray.put(spec)
         self._class = remote(max_restarts=0, max_concurrency=IN_FLIGHT, concurrency_groups={_WATCH: 1})(Actor)
         self._clock = WatchClock()
         self._seats: list[_Seat] = [self._seat()]
@@ -234,7 +233,7 @@ class RayPool:
         if self._gpus:
             options["num_gpus"] = self._gpus
         actor = self._class.options(**options).remote()
-        return _Seat(actor, actor.start.remote(self._setup, self._server, self._samples, self._measured))
+        return _Seat(actor, actor.start.remote(self._spec, self._server, self._samples, self._measured))
 
     def _hear(self, ref: Any, seat: _Seat) -> list[Done | Died]:
         if seat not in self._seats:

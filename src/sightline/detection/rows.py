@@ -9,7 +9,7 @@ import pyarrow as pa
 from sightline.detection.item import Item
 from sightline.detection.schema import BOX, IMAGES, OK, REJECTED
 from sightline.errors import ImageError
-from sightline.models.predictor import Classification, Detections
+from sightline.structures import Detections
 
 _MOST_DETAIL = 500
 _BOX_NAMES = [field.name for field in BOX]
@@ -30,8 +30,8 @@ class Rows:
         self._items, self._chunk, self._model = items, chunk, model
         self._rows: list[dict[str, Any] | None] = [None] * len(items)
 
-    def found(self, place: int, result: Detections | Classification, *, width: int, height: int) -> None:
-        """What the model said of an image."""
+    def detected(self, place: int, result: Detections, *, width: int, height: int) -> None:
+        """The detections in an image."""
         boxes = [dict(zip(_BOX_NAMES, row, strict=True)) for row in result.rows()]
         self._set(place, status=OK, width=width, height=height, num_detections=len(boxes), boxes=boxes)
 

@@ -21,7 +21,7 @@ from sightline.detection.rows import ModelName, rejected_rows
 from sightline.detection.schema import REJECTED, UNREAD
 from sightline.detection.targets.lease import this_run
 from sightline.detection.targets.target import Owner, Target
-from sightline.errors import ImageError
+from sightline.errors import ImageError, Stopped
 
 ATTEMPTS = 3
 """Workers that may die over an image before it is rejected."""
@@ -31,10 +31,6 @@ image may be all that it takes to exhaust the memory, and is found out like any 
 
 _WAIT_S = 0.2
 _SEEN = ("image_id", "version", "status", "stage", "reason")
-
-
-class Stopped(Exception):
-    """Somebody asked the run to stop; what is committed stays."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.models.predictor import Detections
-from sightline.structures import Boxes, empty_boxes
+from sightline.structures import Boxes, Detections, empty_boxes
 
 _SAME_OBJECT = 0.5
 """Share of the smaller box that lies in the larger one, from which on both are taken for one object."""
@@ -56,15 +55,15 @@ def merge_tiles(found: Sequence[Detections], tiles: Sequence[Tile]) -> Detection
     boxes = np.concatenate([empty_boxes(), *moved])
     scores = np.concatenate([np.zeros(0, np.float32), *(part.scores for part in found)])
     labels = np.concatenate([np.zeros(0, np.int32), *(part.labels for part in found)])
-    names = {label: name for part in found for label, name in zip(part.labels.tolist(), part.names, strict=True)}
-    kept = [_merge_class(boxes, scores, np.flatnonzero(labels == label)) for label in names]
-    merged = [(score, label, box) for label, part in zip(names, kept, strict=True) for score, box in part]
+    classes = list(dict.fromkeys(labels.tolist()))
+    kept = [_merge_class(boxes, scores, np.flatnonzero(labels == label)) for label in classes]
+    merged = [(score, label, box) for label, part in zip(classes, kept, strict=True) for score, box in part]
     merged.sort(key=lambda one: -one[0])
     return Detections(
         np.array([box for _, _, box in merged], np.float32).reshape(-1, 4),
         np.array([score for score, _, _ in merged], np.float32),
         np.array([label for _, label, _ in merged], np.int32),
-        [names[label] for _, label, _ in merged],
+        classes=next((part.classes for part in found), ()),
     )
 
 

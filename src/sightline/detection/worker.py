@@ -4,6 +4,7 @@ Threads decode ahead of the network. Two chunks may be under way at once: while 
 images of the next are decoded, so that the network never waits at the end of a chunk.
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,35 +14,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from sightline.data.decode import decode
 from sightline.data.memory import keep_freed_memory
 from sightline.detection.item import Item, Source
 from sightline.detection.rows import ModelName, Rows
 from sightline.detection.tiles import Tile, Tiling, merge_tiles
+from sightline.engines.settings import InferenceSettings
 from sightline.errors import BrokenModelError, ImageError, SourceError, WorkerError
 from sightline.models.predictor import Predictor
-from sightline.models.preprocessor import Fitted
+from sightline.models.preprocessor import PreparedImage
 from sightline.retry import STORAGE_RETRY
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a worker looks at images; all that decides on what it finds is part of the job's identity.
-
-    Attributes:
-        tiling: How large images are cut, if at all.
-        batch: Images or tiles that go through the network at once.
-        lanes: Batches that do so side by side, each on threads of its own.
-        decoders: Threads that read and decode.
-    """
-
-    threshold: float
-    tiling: Tiling | None = None
-    batch: int = 1
-    lanes: int = 1
-    decoders: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +33,7 @@ class _Prepared:
 
     width: int
     height: int
-    parts: list[Fitted]
+    parts: list[PreparedImage]
     tiles: list[Tile] | None = None
 
 
@@ -77,7 +60,7 @@ class Worker:
 
     predictor: Predictor
     source: Source
-    look: Look
+    settings: InferenceSettings
     model: ModelName
     done: int = 0
     closed: bool = False
@@ -85,11 +68,10 @@ class Worker:
 
     def __post_init__(self) -> None:
         keep_freed_memory()
-        self._pool = ThreadPoolExecutor(self.look.decoders, thread_name_prefix="sightline-decode")
-        self._lanes = ThreadPoolExecutor(self.look.lanes, thread_name_prefix="sightline-network")
-        self._torch_threads = torch.get_num_threads()
-        if self.look.lanes > 1:  # An engine sets and resets it around its calls, and lanes would do so to each other.
-            torch.set_num_threads(1)
+        settings = self.settings
+        self._tiling = Tiling(settings.tile, settings.overlap or 0.0) if settings.tile else None
+        self._pool = ThreadPoolExecutor(settings.decoders, thread_name_prefix="sightline-decode")
+        self._streams = ThreadPoolExecutor(settings.streams, thread_name_prefix="sightline-network")
 
     def process(self, chunk: str, items: Sequence[Item]) -> pa.Table:
         """The rows of a chunk's images.
@@ -112,26 +94,26 @@ class Worker:
             WorkerError: It cannot. Whatever breaks a model that could, it is not the model or the machine alone.
         """
         try:
-            self.find([self.predictor.fit(np.zeros((64, 64, 3), np.uint8))]).result()
+            self.find([self.predictor.prepare(np.zeros((64, 64, 3), np.uint8))]).result()
         except Exception as error:  # Whatever a network raises.
             raise WorkerError(f"the model fails over a blank image on this machine: {_describe(error)}") from error
 
-    def find(self, fitted: list[Fitted]) -> "Future[Any]":
+    def find(self, fitted: list[PreparedImage]) -> "Future[Any]":
         """What is in some images of one size, when their turn has come."""
-        return self._lanes.submit(self.predictor.find, fitted, self.look.threshold)
+        return self._streams.submit(self.predictor.detect, fitted, self.settings.threshold)
 
     def close(self) -> None:
         """End the threads; a chunk that is under way is given up."""
         self.closed = True
-        torch.set_num_threads(self._torch_threads)
-        for pool in (self._pool, self._lanes):
+        for pool in (self._pool, self._streams):
             pool.shutdown(wait=False, cancel_futures=True)  # A read may hang, or be tried again for a minute.
+        self.predictor.close()
 
     def _prepare_ahead(self, items: Sequence[Item]) -> Iterator[tuple[int, "_Prepared | ImageError"]]:
         """Every image in order; some of the next are under way, from the moment of the call."""
         # Tiles hold on to the whole image.
-        look = self.look
-        ahead = 1 + look.decoders if look.tiling else 2 * look.batch * look.lanes + 2 * look.decoders
+        own = self.settings
+        ahead = 1 + own.decoders if own.tile else 2 * own.batch * own.streams + 2 * own.decoders
         waiting: deque[Future[_Prepared | ImageError]] = deque(
             self._pool.submit(self._prepare, item) for item in items[:ahead]
         )
@@ -169,14 +151,14 @@ class Worker:
         return isinstance(error, SourceError | MemoryError) and not self.closed
 
     def _fit(self, data: bytes) -> _Prepared:
-        predictor, tiling = self.predictor, self.look.tiling
+        predictor, tiling = self.predictor, self._tiling
         if tiling is None:
-            fitted = predictor.fit_encoded(data)
+            fitted = predictor.prepare_encoded(data)
             return _Prepared(fitted.width, fitted.height, [fitted])
         pixels = decode(data, max_pixels=predictor.preprocessor.max_pixels)
         height, width = pixels.shape[:2]
         tiles = tiling.tiles(width=width, height=height)
-        return _Prepared(width, height, [predictor.fit(pixels[y0:y1, x0:x1]) for x0, y0, x1, y1 in tiles], tiles)
+        return _Prepared(width, height, [predictor.prepare(pixels[y0:y1, x0:x1]) for x0, y0, x1, y1 in tiles], tiles)
 
 
 _Batch = list[tuple[_Open, int]]
@@ -210,14 +192,14 @@ class _Batches:
         shape = image.prepared.parts[part].canvas.shape
         batch = self._waiting.setdefault(shape, [])
         batch.append((image, part))
-        if len(batch) >= self._worker.look.batch:
+        if len(batch) >= self._worker.settings.batch:
             self._detect(self._waiting.pop(shape))
 
     def _detect(self, batch: _Batch) -> None:
-        """Send a batch into the network; one more is sent than there are lanes, so that none waits for this thread."""
+        """Submit a batch; one more is submitted than there are streams, so that none waits for this thread."""
         fitted = [image.prepared.parts[part] for image, part in batch]
         self._under_way.append((batch, self._worker.find(fitted)))
-        if len(self._under_way) > self._worker.look.lanes:
+        if len(self._under_way) > self._worker.settings.streams:
             self._collect()
 
     def _collect(self) -> None:
@@ -256,9 +238,9 @@ class _Batches:
             self._worker.find([blank]).result()
         except CancelledError:
             raise Closed from None
-        except (MemoryError, torch.OutOfMemoryError) as also:
-            raise _no_memory(also) from None
         except Exception as also:
+            if is_out_of_memory(also):
+                raise _no_memory(also) from None
             raise BrokenModelError(
                 f"the model fails over any image in this process: {_describe(also)}. Run the same command again: the "
                 "images that were under way are then tried apart"
@@ -267,9 +249,9 @@ class _Batches:
             return self._worker.find([fitted]).result()
         except CancelledError:
             raise Closed from None
-        except (MemoryError, torch.OutOfMemoryError) as again:
-            raise _no_memory(again) from None
         except Exception as again:
+            if is_out_of_memory(again):
+                raise _no_memory(again) from None
             self._fail(image, _describe(again))
             return None
 
@@ -282,11 +264,17 @@ class _Batches:
         prepared = image.prepared
         parts = [part for part in image.found if part is not None]
         result = merge_tiles(parts, prepared.tiles) if prepared.tiles and len(parts) > 1 else parts[0]
-        self._rows.found(image.place, result, width=prepared.width, height=prepared.height)
+        self._rows.detected(image.place, result, width=prepared.width, height=prepared.height)
 
     def _reject(self, place: int, error: ImageError) -> None:
         self._rows.rejected(place, error)
         self._worker.done += 1
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, or torch where it is loaded, says that there is not enough memory."""
+    torch = sys.modules.get("torch")
+    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))
 
 
 def _no_memory(error: Exception) -> WorkerError:

@@ -1,73 +1,101 @@
-"""What runs a model's graphs, and the plain torch code around them."""
+"""What runs a model's graphs, and the family's own code around them."""
 
-import copy
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from sightline.models.detector import Detector, Found
-from sightline.models.roi_align import QuickRoIAlign
+from sightline.models.inference import Array, InferenceModel
+from sightline.structures import Detections
 
 SCORE_TOLERANCE, PIXEL_TOLERANCE = 0.01, 1.0
 """How far scores and boxes of an engine may be from the model's own."""
 
 
 class Engine(ABC):
-    """Finds what the model finds, within the tolerance.
-
-    Several threads may share an engine.
+    """Detects what the model detects, within the tolerance. Several threads may share an engine.
 
     Attributes:
         name: Which engine it is.
-        reason: Why it was chosen, in words, if the choice was left open.
+        model: The code around the graphs.
         threads: How many run the graphs.
     """
 
     name: str
-    reason: str = ""
 
-    def __init__(self, model: Detector, *, threads: int, torch_threads: int = 1) -> None:
+    def __init__(self, model: InferenceModel, *, threads: int, torch_threads: int = 1) -> None:
         """An engine of a model.
 
         Args:
             torch_threads: How many torch may use. One for engines with threads of their own: the tensors around the
                 graphs are small, and torch's threads would go on waiting on the cores that the graphs need.
         """
-        self._model = model
-        self._torch_threads = torch_threads
+        self.model = model
         self.threads = threads
+        self._torch_threads = torch_threads
+        self._changed = ExitStack()
 
     @abstractmethod
-    def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def run(self, name: str, *inputs: Array) -> tuple[Array, ...]:
         """Execute a graph of the model; the outputs are good until the same thread calls again."""
 
-    def detect(self, images: Tensor) -> list[Found]:
-        """What is in each image; see `Detector.detect`.
+    def detect(self, canvases: NDArray[np.uint8]) -> list[Detections]:
+        """The detections on each canvas, in its pixels.
 
         Args:
-            images: B x 3 x H x W uint8.
+            canvases: B x H x W x 3, RGB; there may be none.
         """
-        if len(images) == 0:
+        if len(canvases) == 0:
             return []
-        with torch.inference_mode(), _limited_torch(self._torch_threads):
-            return self._model.detect_with(self.run, images)
+        with self._limited():
+            return self.model.detect(self.run, canvases.transpose(0, 3, 1, 2))
+
+    def close(self) -> None:
+        """Give back what the engine has changed in this process."""
+        self._changed.close()
+
+    def _limited(self) -> AbstractContextManager[None]:
+        return limited_torch(self._torch_threads) if self.model.uses_torch else nullcontext()
 
 
-def copy_for_inference(model: Detector) -> Detector:
-    """A copy that an engine may change, with what is quicker and differs by rounding."""
-    own = copy.deepcopy(model).eval().requires_grad_(False)
-    for module in own.modules():
-        if isinstance(module, QuickRoIAlign):
-            module.always = True
-    return own
+def to_contiguous(array: Array) -> NDArray[Any]:
+    """An input of a graph as a contiguous NumPy array."""
+    if not isinstance(array, np.ndarray):
+        array = array.detach().cpu().numpy()
+    return np.ascontiguousarray(array)
+
+
+_LOCK = threading.Lock()
+_holders = ExitStack()
+_num_holders = 0
 
 
 @contextmanager
-def _limited_torch(threads: int) -> Iterator[None]:
-    """So many threads for torch; the number is the process's, so it is put back."""
+def single_threaded_torch() -> Iterator[None]:
+    """Keep torch to one thread until the last of those who ask for it is done, whatever their order."""
+    global _num_holders
+    with _LOCK:
+        _num_holders += 1
+        if _num_holders == 1:
+            _holders.enter_context(limited_torch(1))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _num_holders -= 1
+            if _num_holders == 0:
+                _holders.close()
+
+
+@contextmanager
+def limited_torch(threads: int) -> Iterator[None]:
+    """Limit torch to a number of threads. The number is the process's, so it is restored."""
+    import torch
+
     before = torch.get_num_threads()
     if before == threads:
         yield

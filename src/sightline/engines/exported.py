@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from sightline.data.geometry import FILL
 from sightline.data.manifest import write_manifest
-from sightline.engines.engine import PIXEL_TOLERANCE, SCORE_TOLERANCE, Engine, copy_for_inference
-from sightline.engines.onnx_engine import OnnxEngine
+from sightline.engines.engine import PIXEL_TOLERANCE, SCORE_TOLERANCE, Engine
+from sightline.engines.factory import own_inference
+from sightline.engines.onnx_runtime import OnnxEngine
 from sightline.engines.openvino_engine import OpenVinoEngine, save_openvino
 from sightline.errors import DamagedError, ExistsError, NotFoundError
-from sightline.models.detector import Detector
+from sightline.models.inference import ModelSource
 from sightline.models.info import Preprocessing
 from sightline.models.letterbox import Letterbox
 from sightline.models.preprocessor import make_preprocessor
@@ -26,7 +27,7 @@ DESCRIPTION = "engine.json"
 def write_export(
     directory: Path,
     form: Mapping[str, bytes],
-    model: Detector,
+    source: ModelSource,
     *,
     to: ExportName,
     precision: Literal["float32", "int8"] = "float32",
@@ -59,7 +60,7 @@ def write_export(
                     (partial / files[name]).write_bytes(content)
                 case "openvino":
                     save_openvino(content, partial / files[name])
-        said = {"form": to, "precision": precision, **(about or {}), **_describe(model, preprocessing, files)}
+        said = {"form": to, "precision": precision, **(about or {}), **_describe(source, preprocessing, form, files)}
         (partial / DESCRIPTION).write_text(json.dumps(said, indent=2) + "\n", "utf-8")
         for name, content in (others or {}).items():
             (partial / name).write_bytes(content)
@@ -76,15 +77,16 @@ def refuse_existing(directory: Path) -> None:
         raise ExistsError(f"{str(directory)!r} is there already: remove it or give another --output")
 
 
-def open_exported(model: Detector, directory: Path, *, threads: int) -> Engine:
+def open_exported(source: ModelSource, directory: Path, *, threads: int) -> Engine:
     """An engine that runs exported files, with the model's own code around them."""
     if not (directory / DESCRIPTION).is_file():
         raise NotFoundError(f"there is no exported model at {str(directory)!r}: `sightline export MODEL` makes one")
     said = json.loads((directory / DESCRIPTION).read_text("utf-8"))
     files = {name: directory / graph["file"] for name, graph in said["graphs"].items()}
-    if set(files) != set(model.graphs()):
+    graphs = source.onnx if source.onnx is not None else source.load().graphs()
+    if set(files) != set(graphs):
         raise DamagedError(f"{str(directory)!r} holds {', '.join(files)}, not the graphs of this model")
-    own = copy_for_inference(model)
+    own = own_inference(source)
     match said["form"]:
         case "onnx":
             return OnnxEngine(own, files, threads=threads)
@@ -98,26 +100,32 @@ def _corner(letterbox: Letterbox) -> str | None:
     return None if letterbox.centred else "upper left"
 
 
-def _describe(model: Detector, preprocessing: Preprocessing | None, files: Mapping[str, str]) -> dict[str, Any]:
-    preprocessor = make_preprocessor(model, preprocessing)
+def _describe(
+    source: ModelSource, preprocessing: Preprocessing | None, form: Mapping[str, bytes], files: Mapping[str, str]
+) -> dict[str, Any]:
+    preprocessor = make_preprocessor(source.inference, preprocessing)
     letterbox = preprocessor.letterbox
-    graphs = {
-        name: {
-            "file": files[name],
-            "inputs": {
-                given.name: {"example": list(given.shape), "type": str(given.dtype), "dynamic": given.dynamic}
-                for given in graph.inputs
-            },
-            "outputs": list(graph.outputs),
-        }
-        for name, graph in model.graphs().items()
-    }
     return {
         "preprocessing": {
             "reduced_decode": preprocessor.reduced_decode,
             "letterbox": {**asdict(letterbox), "fill": FILL, "corner": _corner(letterbox), "resampling": "bilinear"},
             "images": "batch x 3 x height x width, RGB, uint8; normalised inside the graph",
         },
-        "graphs": graphs,
+        "graphs": {name: {"file": files[name], **_signature(content)} for name, content in form.items()},
         "tolerance": {"score": SCORE_TOLERANCE, "pixels": PIXEL_TOLERANCE},
     }
+
+
+def _signature(content: bytes) -> dict[str, Any]:
+    """Names, types and shapes of a graph's inputs, and names of its outputs; null stands for an axis of any size."""
+    import onnx
+
+    graph = onnx.load_model_from_string(content).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = {}
+    for given in graph.input:
+        if given.name not in constants:
+            tensor = given.type.tensor_type
+            shape = [axis.dim_value if axis.HasField("dim_value") else None for axis in tensor.shape.dim]
+            inputs[given.name] = {"type": onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, "shape": shape}
+    return {"inputs": inputs, "outputs": [output.name for output in graph.output]}

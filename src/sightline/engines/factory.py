@@ -1,61 +1,67 @@
 """All engines by name. A new engine is one file and one line here."""
 
+import copy
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from sightline.data.parallel import num_cores
-from sightline.engines.engine import Engine, copy_for_inference
-from sightline.engines.onnx_engine import OnnxEngine
+from sightline.engines.engine import Engine
 from sightline.engines.onnx_form import onnx_form
-from sightline.engines.openvino_engine import OpenVinoEngine
-from sightline.engines.torch_engine import TorchEngine
 from sightline.errors import ConfigError, MissingExtraError
-from sightline.models.detector import Detector
-from sightline.models.graph import is_onnx
+from sightline.models.factory import YOLO_ONNX
+from sightline.models.inference import InferenceModel, ModelSource
+
+if TYPE_CHECKING:
+    from sightline.models.bundle import Bundle
 
 EngineName = Literal["auto", "torch", "onnxruntime", "openvino"]
 ENGINES: tuple[str, ...] = get_args(EngineName)
 
 
 def open_engine(
-    model: Detector,
+    source: ModelSource,
     *,
     name: str = "auto",
+    device: str = "cpu",
     threads: int | None = None,
-    lanes: int = 1,
+    streams: int = 1,
     bfloat16: bool = False,
     cache: Path | None = None,
-    key: str | None = None,
 ) -> Engine:
     """Something that detects what the model detects, quicker; the model itself is left as it is.
 
     Args:
-        name: One of `ENGINES`; "auto" takes the fastest that fits, and says why in `Engine.reason`.
-        threads: How many to use; None means one for each core.
-        lanes: How many callers there will be at once. The threads are divided among them, where the engine can.
+        name: One of `ENGINES`; "auto" takes the fastest that fits.
+        device: "cpu" or "cuda".
+        threads: How many to use; None means one per core.
+        streams: How many callers there will be at once. The threads are divided among them, where the engine can.
         bfloat16: Whether all graphs run in it, also those that leave the tolerance so; OpenVINO only.
         cache: Where compiled forms are kept; None makes them anew.
-        key: The hash of the model, under which they are kept.
 
     Raises:
-        ConfigError: The name is not known, or the engine does not run on the model's device, or not in bfloat16.
+        ConfigError: The name is not known, or the engine does not run on the device, or not in bfloat16.
         MissingExtraError: The engine's package is not installed.
     """
     threads = num_cores() if threads is None else threads
     if threads < 1:
-        raise ConfigError(f"threads is {threads}: give 1 or more, or leave it out for one a core")
-    given_as_onnx, reason = is_onnx(model.graphs()), ""
-    device = "cpu" if given_as_onnx else next(model.parameters()).device.type
+        raise ConfigError(f"threads is {threads}: give 1 or more, or leave it out for one per core")
     if name == "auto":
-        name, reason = choose_engine_for_onnx() if given_as_onnx else choose_engine(device)
-    elif name in ("onnxruntime", "openvino") and device != "cpu":
-        raise ConfigError(f"engine {name!r} runs on the CPU and the model is on {device!r}: take torch, or model.cpu()")
+        name, _ = choose_engine_for_onnx() if source.onnx else choose_engine(device)
+    elif name in ("onnxruntime", "openvino") and device != "cpu" and not source.onnx:
+        raise ConfigError(f"engine {name!r} runs on the CPU and the model is on {device!r}: take torch, or the CPU")
     if bfloat16 and name != "openvino":
         raise ConfigError(f"engine {name!r} does not run in bfloat16: take openvino, or leave the precision out")
-    engine = _open(model, name, threads=threads, lanes=lanes, bfloat16=bfloat16, cache=cache, key=key)
-    engine.reason = reason
-    return engine
+    return _open(source, name, device=device, threads=threads, streams=streams, bfloat16=bfloat16, cache=cache)
+
+
+def resolve_engine(bundle: "Bundle", name: str, device: str) -> tuple[str, str]:
+    """The engine that `auto` means for a model on a device, and why, without loading either."""
+    if name not in ENGINES:
+        raise _unknown(name)
+    if name != "auto":
+        return name, ""
+    return choose_engine_for_onnx() if bundle.info.model == YOLO_ONNX else choose_engine(device)
 
 
 def choose_engine(device: str) -> tuple[str, str]:
@@ -81,16 +87,34 @@ def choose_engine_for_onnx() -> tuple[str, str]:
 
 
 def _open(
-    model: Detector, name: str, *, threads: int, lanes: int, bfloat16: bool, cache: Path | None, key: str | None
+    source: ModelSource, name: str, *, device: str, threads: int, streams: int, bfloat16: bool, cache: Path | None
 ) -> Engine:
     match name:
         case "torch":
-            return TorchEngine(model, threads=threads)
+            from sightline.engines.torch_engine import TorchEngine
+
+            return TorchEngine(source.load(), device=device, threads=threads)
         case "onnxruntime":
-            form = onnx_form(model, cache=cache, key=key)
-            return OnnxEngine(copy_for_inference(model), form, threads=threads)
+            from sightline.engines.onnx_runtime import OnnxEngine
+
+            return OnnxEngine(own_inference(source), onnx_form(source, cache=cache), threads=threads)
         case "openvino":
-            form = onnx_form(model, cache=cache, key=key)
-            return OpenVinoEngine(copy_for_inference(model), form, threads=threads, lanes=lanes, bfloat16=bfloat16)
+            from sightline.engines.openvino_engine import OpenVinoEngine
+
+            form = onnx_form(source, cache=cache)
+            return OpenVinoEngine(own_inference(source), form, threads=threads, streams=streams, bfloat16=bfloat16)
         case _:
-            raise ConfigError(f"engine {name!r} is not known: take one of {', '.join(ENGINES)}")
+            raise _unknown(name)
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(f"engine {name!r} is not known: take one of {', '.join(ENGINES)}")
+
+
+def own_inference(source: ModelSource) -> InferenceModel:
+    """The code around the graphs, of the engine's own; where it is torch, in the form that is quick in inference."""
+    if not source.inference.uses_torch:
+        return copy.copy(source.inference)
+    from sightline.engines.torch_engine import copy_for_inference
+
+    return copy_for_inference(source.load()).inference

@@ -15,67 +15,67 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from sightline.data.parallel import num_cores
+from sightline.engines.engine import Engine, to_contiguous
+from sightline.engines.onnx_runtime import OnnxEngine
 from sightline.errors import ConfigError, MissingExtraError
-from sightline.models.detector import Detector
-from sightline.models.graph import Graph, run_in_torch
+from sightline.models.inference import Array, ModelSource
 
 _LAYERS = ["Conv", "Gemm", "MatMul"]
+Inputs = tuple[NDArray[Any], ...]
 
 
-def quantize_form(form: Mapping[str, bytes], model: Detector, images: Sequence[Tensor]) -> dict[str, bytes]:
+def quantize_form(
+    form: Mapping[str, bytes], source: ModelSource, canvases: Sequence[NDArray[np.uint8]]
+) -> dict[str, bytes]:
     """The graphs of a form in 8-bit integers.
 
     Args:
         form: Each graph as the bytes of an ONNX file.
-        model: What the form was made of.
-        images: Batches that look like those to come, 1 x 3 x H x W uint8 each.
+        source: What the form was made of.
+        canvases: Images that look like those to come, H x W x 3 each.
     """
-    if not images:
+    if not canvases:
         raise ConfigError("calibration needs images and there are none: give a dataset that has some")
-    seen = record_inputs(model, images)
-    return {name: _quantize(content, model.graphs()[name], seen[name]) for name, content in form.items()}
+    seen = record_inputs(OnnxEngine(source.inference, form, threads=num_cores()), canvases)
+    exact = {} if source.onnx else {name: graph.exact for name, graph in source.load().graphs().items()}
+    return {name: _quantize(content, exact.get(name, ()), seen[name]) for name, content in form.items()}
 
 
-def record_inputs(model: Detector, images: Sequence[Tensor]) -> dict[str, list[tuple[Tensor, ...]]]:
-    """What each graph is given while the model detects."""
-    graphs = model.graphs()
-    seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in graphs}
-    run = run_in_torch(graphs)
+def record_inputs(engine: Engine, canvases: Sequence[NDArray[np.uint8]]) -> dict[str, list[Inputs]]:
+    """What each graph is given while an engine detects."""
+    seen: dict[str, list[Inputs]] = {}
 
-    def recorded(name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
-        seen[name].append(tensors)
-        return run(name, *tensors)
+    def recorded(name: str, *inputs: Array) -> tuple[Array, ...]:
+        seen.setdefault(name, []).append(tuple(map(to_contiguous, inputs)))
+        return engine.run(name, *inputs)
 
-    with torch.inference_mode():
-        for batch in images:
-            model.detect_with(recorded, batch)
+    for canvas in canvases:
+        engine.model.detect(recorded, np.stack([canvas]).transpose(0, 3, 1, 2))
     return seen
 
 
-def _quantize(content: bytes, graph: Graph, inputs: Sequence[tuple[Tensor, ...]]) -> bytes:
+def _quantize(content: bytes, exact: tuple[str, ...], inputs: Sequence[Inputs]) -> bytes:
     try:
         import onnx
         from onnxruntime import quantization
         from onnxruntime.quantization.shape_inference import quant_pre_process
     except ImportError:
         raise MissingExtraError("onnxruntime", "engines") from None
-    given = [
-        {own.name: tensor.contiguous().numpy() for own, tensor in zip(graph.inputs, tensors, strict=True)}
-        for tensors in inputs
-    ]
     with tempfile.TemporaryDirectory(prefix="sightline-int8-") as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         source, prepared, written = (Path(place) / name for name in ("float.onnx", "prepared.onnx", "int8.onnx"))
         source.write_bytes(content)
         quant_pre_process(source, prepared, skip_symbolic_shape=True)
         network = onnx.load(prepared)
+        names = _input_names(network)
         quantization.quantize_static(
             prepared,
             written,
-            _Reader(given),
+            _Reader([dict(zip(names, given, strict=True)) for given in inputs]),
             op_types_to_quantize=_LAYERS,
             per_channel=True,
             reduce_range=True,  # 7 bits
@@ -84,10 +84,16 @@ def _quantize(content: bytes, graph: Graph, inputs: Sequence[tuple[Tensor, ...]]
             nodes_to_exclude=[
                 *_last_layers(network),
                 *_depthwise_layers(network),
-                *_layers_of(network, graph.exact),
+                *_layers_of(network, exact),
             ],
         )
         return written.read_bytes()
+
+
+def _input_names(model: Any) -> list[str]:
+    """Names of what a graph is given; old files list the weights among them."""
+    weights = {weight.name for weight in model.graph.initializer}
+    return [given.name for given in model.graph.input if given.name not in weights]
 
 
 def _last_layers(model: Any) -> list[str]:

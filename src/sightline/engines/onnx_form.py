@@ -1,47 +1,52 @@
 """A model's graphs as ONNX, which both ONNX Runtime and OpenVINO read; made once and kept."""
 
 import warnings
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from sightline.engines.engine import copy_for_inference
 from sightline.engines.form_cache import load_form, private_directory, store_form
 from sightline.errors import MissingExtraError
-from sightline.models.detector import Detector
-from sightline.models.graph import Graph, OnnxModule, is_onnx
+from sightline.models.inference import ModelSource
+
+if TYPE_CHECKING:
+    from sightline.models.detector import Detector
+    from sightline.models.graph import Graph
 
 _LAYOUT = 2  # To be raised when graphs change, so that forms of earlier versions are not taken for theirs.
 _PACKAGES = ("torch", "torchvision", "onnx", "onnxscript")
 
 
-def onnx_form(model: Detector, *, cache: Path | None = None, key: str | None = None) -> dict[str, bytes]:
-    """Each graph as the bytes of an ONNX file; from the cache if it is there and whole.
+def onnx_form(source: ModelSource, *, cache: Path | None = None) -> Mapping[str, bytes]:
+    """Each graph as the bytes of an ONNX file; from the cache if it is there and whole, and then without torch.
 
     Args:
         cache: Where compiled forms are kept; None keeps nothing.
-        key: The hash of the model; None keeps nothing.
     """
-    if cache is None or key is None or is_onnx(model.graphs()):
-        return export_onnx(model)
-    place = private_directory(cache) / key / f"onnx-{_LAYOUT}-{_versions()}"
-    found = load_form(place)
-    if found is None:
-        found = export_onnx(model)
-        store_form(place, found)
-    return found
+    if source.onnx is not None:
+        return source.onnx
+    if cache is None or source.key is None:
+        return export_onnx(source.load())
+    place = private_directory(cache) / source.key / f"onnx-{_LAYOUT}-{_versions()}"
+    form = load_form(place)
+    if form is None:
+        form = export_onnx(source.load())
+        store_form(place, form)
+    return form
 
 
-def export_onnx(model: Detector) -> dict[str, bytes]:
+def export_onnx(model: "Detector") -> dict[str, bytes]:
     """Each graph as the bytes of an ONNX file, with dynamic batch, height and width."""
+    from sightline.engines.torch_engine import copy_for_inference
+
     own = copy_for_inference(model).float().cpu()
     return {name: _export(graph) for name, graph in own.graphs().items()}
 
 
-def _export(graph: Graph) -> bytes:
-    if isinstance(graph.module, OnnxModule):
-        return graph.module.content
+def _export(graph: "Graph") -> bytes:
+    import torch
+
     try:
         import onnxscript  # noqa: F401 - torch's exporter asks for it only after it has worked for a while.
     except ImportError:

@@ -6,12 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from sightline.engines.engine import Engine
+from sightline.engines.engine import Engine, single_threaded_torch, to_contiguous
 from sightline.errors import ConfigError, MissingExtraError
-from sightline.models.detector import Detector
+from sightline.models.inference import Array, InferenceModel
 
 # Held while a graph runs for the first time. OpenVINO's bindings make a static of theirs then, with Python's lock given
 # away in between: two threads at once wait for each other for ever, one for the static, one for Python.
@@ -29,34 +28,42 @@ class OpenVinoEngine(Engine):
     name = "openvino"
 
     def __init__(
-        self, model: Detector, form: Mapping[str, bytes | Path], *, threads: int, lanes: int = 1, bfloat16: bool = False
+        self,
+        model: InferenceModel,
+        form: Mapping[str, bytes | Path],
+        *,
+        threads: int,
+        streams: int = 1,
+        bfloat16: bool = False,
     ) -> None:
         super().__init__(model, threads=threads)
-        core, graphs = _core(), model.graphs()
+        core = _core()
         capable = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if bfloat16 and not capable:
             raise ConfigError("this processor has no instructions for bfloat16: leave the precision out")
         self._compiled = {}
         for name, content in form.items():
-            settings = _settings(threads, lanes, bfloat16=capable and (bfloat16 or graphs[name].bfloat16))
+            settings = _settings(threads, streams, bfloat16=capable and (bfloat16 or name in model.bfloat16))
             self._compiled[name] = core.compile_model(core.read_model(content), "CPU", settings)
         self._own = threading.local()
         self._known: set[str] = set()
+        # Set once for all streams: each would set and restore the number of the process around its calls.
+        if streams > 1 and model.uses_torch:
+            self._changed.enter_context(single_threaded_torch())
 
-    def run(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def run(self, name: str, *inputs: Array) -> tuple[NDArray[Any], ...]:
         """See `Engine.run`."""
         if name in self._known:
-            return self._infer(name, tensors)
+            return self._infer(name, inputs)
         with _FIRST:
-            outputs = self._infer(name, tensors)
+            outputs = self._infer(name, inputs)
         self._known.add(name)
         return outputs
 
-    def _infer(self, name: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _infer(self, name: str, inputs: tuple[Array, ...]) -> tuple[NDArray[Any], ...]:
         request = self._request(name)
-        inputs = [tensor.contiguous().numpy() for tensor in tensors]
-        outputs = request.infer(inputs, share_inputs=True, share_outputs=True)
-        return tuple(torch.from_numpy(outputs[place]) for place in range(len(outputs)))
+        outputs = request.infer(list(map(to_contiguous, inputs)), share_inputs=True, share_outputs=True)
+        return tuple(outputs[index] for index in range(len(outputs)))
 
     def _request(self, name: str) -> Any:
         """This thread's own: its buffers hold the outputs until the next call."""
@@ -93,10 +100,10 @@ def _library() -> Any:
     return openvino
 
 
-def _settings(threads: int, lanes: int, *, bfloat16: bool) -> dict[str, Any]:
+def _settings(threads: int, streams: int, *, bfloat16: bool) -> dict[str, Any]:
     return {
         "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": lanes,
+        "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
         "ENABLE_CPU_PINNING": False,  # Several workers on one machine would be pinned to the same cores.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sightline.metrics.ragged import ranges
-from sightline.structures import box_areas
+from sightline.structures import Detections, box_areas
 
 State = dict[str, NDArray[Any]]
 """Plain arrays by name: what one worker sends to another."""
@@ -35,37 +35,6 @@ class GroundTruth(Protocol):
     @property
     def ignore(self) -> ArrayLike:
         """N bool, treated as COCO treats `iscrowd`."""
-
-
-class Found(Protocol):
-    """What was found in one image; tensors on the CPU will do."""
-
-    @property
-    def boxes(self) -> ArrayLike:
-        """N x 4, xyxy, in the pixels of the ground truth."""
-
-    @property
-    def scores(self) -> ArrayLike:
-        """N float."""
-
-    @property
-    def labels(self) -> ArrayLike:
-        """N indices into the classes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detections:
-    """What was found in one image, as arrays.
-
-    Attributes:
-        boxes: N x 4 float, xyxy.
-        scores: N float.
-        labels: N int, indices into the classes.
-    """
-
-    boxes: NDArray[Any]
-    scores: NDArray[Any]
-    labels: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +78,7 @@ class Columns:
         return np.repeat(np.arange(len(self.keys)), self.num_found)
 
 
-def image_columns(image_key: int, true: GroundTruth, found: Found, *, num_classes: int) -> Columns:
+def image_columns(image_key: int, true: GroundTruth, found: Detections, *, num_classes: int) -> Columns:
     """The columns of one image.
 
     Raises:

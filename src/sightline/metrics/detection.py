@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.metrics.average_precision import MAX_FOUND_OF_RECALL, Averages, average, mean_known
-from sightline.metrics.columns import Columns, Found, GroundTruth, State, image_columns, join
+from sightline.metrics.columns import Columns, GroundTruth, State, image_columns, join
 from sightline.metrics.confusion import confusion_matrix
 from sightline.metrics.matching import AREAS, Matched, match_columns
 from sightline.metrics.operating_point import OperatingPoint, operating_point
 from sightline.metrics.overlap import Floats
 from sightline.metrics.result import ClassResult, DetectionResult
+from sightline.structures import Detections
 
 COCO_IOU_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 """0.50, 0.55 … 0.95."""
@@ -35,8 +36,7 @@ class DetectionMetric:
         ValueError: No class, no threshold, or an overlap that is not in (0, 1].
 
     Example:
-        >>> from sightline.metrics.columns import Detections
-        >>> from sightline.structures import Annotation
+        >>> from sightline.structures import Annotation, Detections
         >>> box, label = np.array([[0, 0, 10, 10]], np.float32), np.array([0], np.int32)
         >>> metric = DetectionMetric(["cat"])
         >>> metric.update(0, Annotation(box, label, np.array([False])), Detections(box, np.array([0.9]), label))
@@ -62,7 +62,7 @@ class DetectionMetric:
         self.score_threshold = score_threshold
         self._parts: list[Columns] = []
 
-    def update(self, image_key: int, ground_truth: GroundTruth, detections: Found) -> None:
+    def update(self, image_key: int, ground_truth: GroundTruth, detections: Detections) -> None:
         """Take one image.
 
         Args:

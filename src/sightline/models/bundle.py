@@ -11,17 +11,16 @@ manifest.json           size and SHA-256 of each file; its own hash is the bundl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
 
 from sightline.data.atomic import partial_directory, publish_directory, recover_directory
 from sightline.data.disk import read_patiently, status
 from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, write_manifest
 from sightline.errors import ConfigError, DamagedError, FormatError, NotFoundError, StorageError
-from sightline.models.classifier import Classifier
-from sightline.models.detector import Detector
-from sightline.models.factory import family_of, make_model
+from sightline.models.factory import YOLO_ONNX, family_of, make_model
+from sightline.models.inference import InferenceModel, ModelSource
 from sightline.models.info import (
     DatasetNote,
     Figures,
@@ -33,9 +32,11 @@ from sightline.models.info import (
 )
 from sightline.models.preprocessor import preprocessing_of
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
-from sightline.models.yolo_onnx import NAME as YOLO_ONNX
-from sightline.models.yolo_onnx import load_yolo
+from sightline.models.yolo_onnx import YoloOnnx, load_yolo, refuse_network
 from sightline.tracking.machine import library_versions
+
+if TYPE_CHECKING:
+    from sightline.models.detector import Detector
 
 WEIGHTS, ONNX, DESCRIPTION, CARD = "weights.safetensors", "model.onnx", "model.json", "README.md"
 
@@ -52,29 +53,60 @@ class Bundle:
     info: ModelInfo
     hash: str
 
-    def load(self, *, size: int | None = None) -> Detector:
-        """The model, ready to detect; it takes images of another size if one is given.
+    def load(self, *, size: int | None = None) -> "Detector":
+        """The network, ready to detect; it takes images of another size if one is given.
+
+        Raises:
+            DamagedError: It is not a model of this version.
+            ConfigError: It came as an ONNX file, which has no network.
+        """
+        info = self.info
+        if info.model == YOLO_ONNX:
+            refuse_network()
+        try:
+            model = make_model(info.model, num_classes=len(info.classes), size=size or info.size)
+            model.load_state_dict(_read_weights(self.path / WEIGHTS))
+        except (RuntimeError, SafetensorError, OSError, ConfigError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise DamagedError(f"{str(self.path)!r} is not a model of this version: {reason}") from None
+        self._check_preprocessing(model.inference, size)
+        return model.eval()
+
+    def source(self, *, size: int | None = None) -> ModelSource:
+        """What an engine is made of; the network is loaded when an engine needs it.
 
         Raises:
             DamagedError: It is not a model of this version.
             ConfigError: It takes images of one size only, and that is another.
         """
-        info = self.info
-        if info.model == YOLO_ONNX:
-            model: Detector = self._load_onnx(size)
+        if self.info.model == YOLO_ONNX:
+            source = self._load_onnx(size).source(self.hash)
         else:
-            model = self._load_weights(size)
-        own, said = preprocessing_of(model), info.preprocessing
+            inference = self._make_inference(size or self.info.size)
+            if inference is None:
+                model = self.load(size=size)
+                return model.source(self.hash)
+            source = ModelSource(inference, lambda: self.load(size=size), key=self.hash)
+        self._check_preprocessing(source.inference, size)
+        return source
+
+    def _make_inference(self, size: int) -> InferenceModel | None:
+        try:
+            return family_of(self.info.model).make_inference(size)
+        except ConfigError as error:
+            raise DamagedError(f"{str(self.path)!r} is not a model of this version: {error}") from None
+
+    def _check_preprocessing(self, model: InferenceModel, size: int | None) -> None:
+        own, said = preprocessing_of(model), self.info.preprocessing
         # The canvas and the decoding are for the bundle to choose, whatever it has learned from.
         chosen = {"square": said.square, "reduced_decode": said.reduced_decode}
         if size is None and own.model_copy(update=chosen) != said:
             raise DamagedError(
                 f"{str(self.path)!r} wants images prepared as {said}; this version of Sightline prepares them as "
-                f"{own}: use the version that made it ({info.versions.get('sightline')})"
+                f"{own}: use the version that made it ({self.info.versions.get('sightline')})"
             )
-        return model.eval()
 
-    def _load_onnx(self, size: int | None) -> Detector:
+    def _load_onnx(self, size: int | None) -> YoloOnnx:
         preprocessing = self.info.preprocessing
         try:
             return load_yolo(
@@ -87,16 +119,6 @@ class Bundle:
             if size is not None and isinstance(error, ConfigError):
                 raise
             raise DamagedError(f"{str(self.path)!r} is not a model of this version: {error}") from None
-
-    def _load_weights(self, size: int | None) -> Detector:
-        info = self.info
-        try:
-            model = make_model(info.model, num_classes=len(info.classes), size=size or info.size)
-            model.load_state_dict(load(_read(self.path / WEIGHTS)))
-        except (RuntimeError, SafetensorError, OSError, ConfigError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise DamagedError(f"{str(self.path)!r} is not a model of this version: {reason}") from None
-        return model
 
     @property
     def pictures(self) -> list[Path]:
@@ -133,9 +155,12 @@ def _open(directory: Path) -> Bundle:
         # Another model took its place meanwhile, so files of two were read.
 
 
-def _read(file: Path) -> bytes:
-    """As bytes, for what libraries say of a disk that fails does not tell it from a damaged file."""
-    return read_patiently(file.read_bytes, what=f"read {str(file)!r}")
+def _read_weights(file: Path) -> Weights:
+    """Read as bytes, for what libraries say of a disk that fails does not tell it from a damaged file."""
+    from safetensors.torch import load
+
+    weights: Weights = load(read_patiently(file.read_bytes, what=f"read {str(file)!r}"))
+    return weights
 
 
 def _inode(directory: Path) -> int | None:
@@ -146,7 +171,7 @@ def _inode(directory: Path) -> int | None:
 
 
 def describe(
-    model: Detector,
+    model: "Detector | YoloOnnx",
     *,
     name: str,
     classes: tuple[str, ...],
@@ -167,9 +192,9 @@ def describe(
     figures: Figures = finite(metrics or {})
     return ModelInfo(
         model=name,
-        task="classification" if isinstance(model, Classifier) else "detection",
+        task="detection" if name == YOLO_ONNX else family_of(name).task,
         classes=classes,
-        preprocessing=preprocessing_of(model),
+        preprocessing=preprocessing_of(model.inference),
         score_threshold=score_threshold,
         metrics=figures,
         per_class=figures_by_class(finite(per_class or {}), len(classes)),
@@ -193,6 +218,8 @@ def save_bundle(directory: Path, weights: Weights | bytes, info: ModelInfo, othe
     """
     if not isinstance(weights, bytes):
         refuse_not_finite(weights)
+    from safetensors.torch import save_file
+
     try:
         with partial_directory(directory) as partial:
             if isinstance(weights, bytes):

@@ -1,20 +1,19 @@
 """Image classifiers: torchvision's networks with a head for the classes at hand."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sightline.models.detector import Detector, Found, LossTerm, Pixels, Target, zero_loss
-from sightline.models.graph import IMAGES, Graph, Run
-from sightline.models.letterbox import Letterbox
+from sightline.models.classifier_inference import ClassifierInference
+from sightline.models.detector import Detector, LossTerm, Target, zero_loss
+from sightline.models.graph import IMAGES, Graph
 from sightline.models.normalise import Normalise
-from sightline.structures import Annotation
 
 
 class Classifier(Detector):
     """Gives every image one label; as a detection it is a box around the whole image."""
+
+    task = "classification"
 
     def __init__(self, network: nn.Module, *, size: int) -> None:
         super().__init__()
@@ -24,9 +23,10 @@ class Classifier(Detector):
         last = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
         self.heads = (f"network.{last}.",)
 
-    def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
-        """Fit into a square of the model's size, small images too: published weights know them so."""
-        return Letterbox(self.size, upscale=True)
+    @property
+    def inference(self) -> ClassifierInference:
+        """See `Detector.inference`."""
+        return ClassifierInference(self.size)
 
     def logits(self, images: Tensor) -> Tensor:
         """Scores of every class, B x classes, before softmax."""
@@ -44,14 +44,6 @@ class Classifier(Detector):
     def graphs(self) -> dict[str, Graph]:
         """One: the scores before softmax."""
         return {"logits": Graph(_Logits(self.normalise, self.network), (IMAGES,), ("logits",))}
-
-    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
-        """Every class with its probability, best first, in a box around the image."""
-        (logits,) = run("logits", images)
-        scores, labels = logits.softmax(1).sort(1, descending=True)
-        height, width = images.shape[-2:]
-        box = torch.tensor([[0.0, 0.0, width, height]], device=images.device).expand(scores.shape[1], 4)
-        return [Found(box, found, label) for found, label in zip(scores, labels, strict=True)]
 
 
 class _Logits(nn.Module):

@@ -4,19 +4,19 @@ Training, evaluation, tuning, detection and serving know only this.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sightline.models.graph import Graph, Run, run_in_torch
-from sightline.structures import Annotation
-
-Pixels = NDArray[np.uint8]
-"""H x W x 3, RGB."""
+from sightline.models.graph import Graph, run_in_torch
+from sightline.models.inference import InferenceModel, ModelSource
+from sightline.models.letterbox import Letterbox
+from sightline.structures import Detections
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +54,42 @@ class LossTerm:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was found in one image, in pixels of the image that the model was given, best first.
-
-    Attributes:
-        boxes: N x 4 float, xyxy.
-        scores: N float, 0 to 1.
-        labels: N int64.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
-
-
 class Detector(nn.Module, ABC):
     """A model family.
 
-    Images come as B x 3 x H x W uint8 on the model's device; the model scales and normalises them itself, and works
-    with any H and W that `preprocess` can give.
+    In training, images come as B x 3 x H x W uint8 on the model's device; the model scales and normalises them itself,
+    and works with any H and W that the letterbox can give.
 
     Attributes:
         size: Side of the square that images are fitted into.
-        heads: Beginnings of the names of the weights that tell classes apart; others do not depend on the classes.
-        rectangular: Whether canvases that are not square, of sides that `preprocess` could give, are as good: a caller
-            with images of one shape may then leave out most of the padding. Not where boxes are laid out relative to
-            the canvas (SSD), nor where strides are (torchvision's anchors: at 480 pixels its stride of 64 becomes 60).
+        heads: Prefixes of the names of the weights that tell classes apart; others do not depend on the classes.
+        task: What the model gives: detections, or one class per image.
     """
 
     size: int
     heads: tuple[str, ...] = ()
-    rectangular: bool = False
+    task: Literal["detection", "classification"] = "detection"
 
     def fit(self, weights: Mapping[str, Tensor]) -> None:
         """Take the shape of weights that are about to be loaded, where the family leaves it open. Few do."""
 
+    @property
     @abstractmethod
-    def preprocess(self) -> Callable[[Pixels, Annotation], tuple[Pixels, Annotation]]:
-        """A picklable function that brings an image and its boxes to the model's input size; runs in the loader.
+    def inference(self) -> InferenceModel:
+        """The code around the graphs, for engines; it shares nothing with the model but the weights."""
 
-        Training uses it as it is; what detects uses `make_preprocessor`, whose canvas need not be square.
+    @property
+    def letterbox(self) -> Letterbox:
+        """Brings an image and its boxes to the model's input size; picklable, for it runs in the loader.
+
+        Training uses it as it is; inference uses `make_preprocessor`, whose canvas need not be square.
         """
+        return self.inference.letterbox
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
 
     @abstractmethod
     def loss(self, images: Tensor, targets: list[Target], keys: list[int]) -> list[LossTerm]:
@@ -107,20 +101,21 @@ class Detector(nn.Module, ABC):
 
     @abstractmethod
     def graphs(self) -> dict[str, Graph]:
-        """The parts of `detect` that an engine may compile; they share the weights of the model."""
+        """The parts of inference that an engine may compile; they share the weights of the model."""
 
-    @abstractmethod
-    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
-        """What is in each image, above the model's lowest threshold, after non-maximum suppression.
+    def detect(self, canvases: NDArray[np.uint8]) -> list[Detections]:
+        """The detections on each canvas, by the modules as they are.
 
         Args:
-            run: Executes the graphs.
-            images: One or more.
+            canvases: B x H x W x 3, RGB; there may be none.
         """
+        if len(canvases) == 0:
+            return []
+        return self.inference.detect(run_in_torch(self.graphs(), self.device), canvases.transpose(0, 3, 1, 2))
 
-    def detect(self, images: Tensor) -> list[Found]:
-        """What is in each image, found by the modules as they are; no images give nothing."""
-        return self.detect_with(run_in_torch(self.graphs()), images) if len(images) else []
+    def source(self, key: str | None = None) -> ModelSource:
+        """What an engine is made of; the engine copies what it changes."""
+        return ModelSource(self.inference, lambda: self, key=key)
 
 
 def zero_loss(model: nn.Module) -> Tensor:

@@ -8,7 +8,7 @@ objects smaller than a stride.
 import torch
 from torch import Tensor
 
-_LARGEST = 7.0  # exp(7) strides are 8,772 pixels; more is only ever an overflow on its way.
+from sightline.models.nano_inference import LARGEST
 
 
 def grid_points(height: int, width: int, *, stride: int, like: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def decode_boxes(raw: Tensor, points: Tensor, *, stride: int) -> Tensor:
         B x P x 4, xyxy in pixels, not cut at the image's edges.
     """
     centres = points + stride * raw[..., :2]
-    halves = (stride / 2) * raw[..., 2:].clamp(max=_LARGEST).exp()
+    halves = (stride / 2) * raw[..., 2:].clamp(max=LARGEST).exp()
     return torch.cat([centres - halves, centres + halves], dim=-1)
 
 

@@ -11,12 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-STRIDE = 8
-"""Pixels from one prediction to the next."""
-
-COARSEST = 32
-"""Both sides of an image must be multiples of this."""
-
 _PRIOR = 0.01  # Nearly everything is background: starting there keeps the first steps calm.
 _TYPICAL_SIDE = 4.0  # In strides; boxes begin as large as a typical small object.
 

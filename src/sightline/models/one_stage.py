@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.models.detection.ssd import SSD
 
-from sightline.models.graph import IMAGES, Graph, Run
+from sightline.models.graph import IMAGES, Graph
+from sightline.models.inference import Run
 from sightline.models.kept_anchors import KeptAnchors
 
 

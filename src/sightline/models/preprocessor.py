@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from sightline.data.decode import MAX_PIXELS, decode, decode_reduced
 from sightline.data.magic import EncodedImage
-from sightline.models.detector import Detector, Pixels
+from sightline.models.inference import InferenceModel
 from sightline.models.info import Preprocessing
 from sightline.models.letterbox import Letterbox
+from sightline.structures import Pixels
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class PreparedImage:
     """An image as the network takes it.
 
     Attributes:
@@ -38,41 +39,41 @@ class Preprocessor:
     reduced_decode: bool = True
     max_pixels: int = MAX_PIXELS
 
-    def fit_encoded(self, data: EncodedImage) -> Fitted:
+    def prepare_encoded(self, data: EncodedImage) -> PreparedImage:
         """An encoded image, turned upright, as the network takes it.
 
         Raises:
             ImageError: It cannot be decoded.
         """
         if not self.reduced_decode:
-            return self.fit(decode(data, max_pixels=self.max_pixels))
+            return self.prepare(decode(data, max_pixels=self.max_pixels))
         pixels, size = decode_reduced(data, self._smallest, max_pixels=self.max_pixels)
-        return self.fit(pixels, size=size)
+        return self.prepare(pixels, size=size)
 
-    def fit(self, pixels: Pixels, *, size: tuple[int, int] | None = None) -> Fitted:
+    def prepare(self, pixels: Pixels, *, size: tuple[int, int] | None = None) -> PreparedImage:
         """An upright RGB image as the network takes it.
 
         Args:
             size: Width and height of the image, if the pixels are those of a smaller version of it.
         """
         width, height = size or (pixels.shape[1], pixels.shape[0])
-        return Fitted(self.letterbox.place(pixels, width=width, height=height), width, height)
+        return PreparedImage(self.letterbox.place(pixels, width=width, height=height), width, height)
 
     def canvas(self, data: EncodedImage) -> Pixels:
         """The canvas alone, for loaders."""
-        return self.fit_encoded(data).canvas
+        return self.prepare_encoded(data).canvas
 
     def _smallest(self, width: int, height: int) -> tuple[int, int]:
         return self.letterbox.fitted(width=width, height=height)
 
 
-def preprocessing_of(model: Detector) -> Preprocessing:
+def preprocessing_of(model: InferenceModel) -> Preprocessing:
     """What is done to images before they go into a model, as its bundle says it."""
-    return Preprocessing.of(replace(_letterbox(model), square=not model.rectangular))
+    return Preprocessing.of(replace(model.letterbox, square=not model.rectangular))
 
 
 def make_preprocessor(
-    model: Detector, said: Preprocessing | None = None, *, max_pixels: int = MAX_PIXELS
+    model: InferenceModel, said: Preprocessing | None = None, *, max_pixels: int = MAX_PIXELS
 ) -> Preprocessor:
     """What prepares images for a model.
 
@@ -81,11 +82,5 @@ def make_preprocessor(
             where the network allows it.
     """
     said = said or preprocessing_of(model)
-    letterbox = replace(_letterbox(model), square=said.square or not model.rectangular)
+    letterbox = replace(model.letterbox, square=said.square or not model.rectangular)
     return Preprocessor(letterbox, said.reduced_decode, max_pixels)
-
-
-def _letterbox(model: Detector) -> Letterbox:
-    letterbox = model.preprocess()
-    assert isinstance(letterbox, Letterbox)
-    return letterbox

@@ -3,10 +3,10 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
-from sightline.models.graph import IMAGES, Graph, Input, Run
+from sightline.models.graph import IMAGES, Graph, Input
+from sightline.models.inference import Run
 from sightline.models.kept_anchors import KeptAnchors
 
 _PROPOSALS = 8  # In the example for exporters; any number but 0 and 1, which they take for constants.
@@ -21,10 +21,7 @@ def two_stage_graphs(model: Any) -> dict[str, Graph]:
     pooled = Input("pooled", (_PROPOSALS, *pool.output_size, model.backbone.out_channels), {0: "boxes"})
     return {
         "features": Graph(features, (IMAGES,), outputs, exact=_exact(model)),
-        # Held to the tolerance in bfloat16 for the plain head only, not yet for the one with convolutions (v2).
-        "box_head": Graph(
-            _BoxHead(model), (pooled,), ("logits", "deltas"), bfloat16=isinstance(model.roi_heads.box_head, TwoMLPHead)
-        ),
+        "box_head": Graph(_BoxHead(model), (pooled,), ("logits", "deltas")),
     }
 
 

@@ -12,20 +12,21 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
 from sightline.data.atomic import replacing_file
 from sightline.data.manifest import hash_file
 from sightline.errors import ConfigError, DamagedError, NotFoundError, StorageError, TrainingError
-from sightline.models.detector import Detector
 from sightline.models.yolo_checkpoint import is_yolo_checkpoint, read_yolo_checkpoint
 
-Weights = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sightline.models.detector import Detector
+
+Weights = dict[str, "Tensor"]
 """Tensors by name: a state_dict."""
 
 _TIMEOUT_S = 30
@@ -84,6 +85,8 @@ class Taken:
 
 def cached_file(url: str) -> Path:
     """Where torch keeps, or would keep, what it downloads from here."""
+    import torch
+
     return Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
 
 
@@ -139,7 +142,7 @@ def hash_in_name(file: Path) -> str:
     return found[1] if found else ""
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
+def read_weights(file: Path) -> Weights:
     """The tensors of a .safetensors file or of one that torch or Ultralytics wrote; nothing in it is run.
 
     Raises:
@@ -154,10 +157,13 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
+def _read_tensors(file: Path) -> Weights:
     plain = file.suffix == ".safetensors"
     if not plain and is_yolo_checkpoint(file):
         return read_yolo_checkpoint(file).weights
+    import torch
+    from safetensors.torch import load_file
+
     try:
         found: Any = load_file(file) if plain else torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
@@ -168,7 +174,9 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     return _unwrap(found, file)
 
 
-def _unwrap(found: Any, file: Path) -> dict[str, Tensor]:
+def _unwrap(found: Any, file: Path) -> Weights:
+    from torch import Tensor
+
     if isinstance(found, dict):
         found = next((found[name] for name in _WRAPPERS if isinstance(found.get(name), dict)), found)
         tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
@@ -179,7 +187,7 @@ def _unwrap(found: Any, file: Path) -> dict[str, Tensor]:
     raise DamagedError(f"weights {str(file)!r} hold a {type(found).__name__} without named tensors, not a state_dict")
 
 
-def load_weights(model: Detector, file: Path, *, heads: bool = True) -> Taken:
+def load_weights(model: "Detector", file: Path, *, heads: bool = True) -> Taken:
     """Put the weights of a file into a model.
 
     Args:
@@ -207,7 +215,7 @@ def load_weights(model: Detector, file: Path, *, heads: bool = True) -> Taken:
     return Taken(taken, unused, fresh)
 
 
-def _our_names(given: dict[str, Tensor], own: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
+def _our_names(given: Weights, own: Weights, file: Path) -> Weights:
     """The file's tensors under our names, in the reading under which most of them are known."""
     readings = [
         {put + name.removeprefix(cut): tensor for name, tensor in given.items() if name.startswith(cut)}
@@ -222,13 +230,13 @@ def _our_names(given: dict[str, Tensor], own: dict[str, Tensor], file: Path) -> 
     return best
 
 
-def _renamed(given: dict[str, Tensor], named: dict[str, Tensor]) -> list[tuple[str, str | None]]:
+def _renamed(given: Weights, named: Weights) -> list[tuple[str, str | None]]:
     """Names in the file with ours; None for those that have no place."""
     by_tensor = {id(tensor): name for name, tensor in named.items()}
     return [(name, by_tensor.get(id(tensor))) for name, tensor in given.items()]
 
 
-def _refuse_other_shapes(fitting: dict[str, Tensor], own: dict[str, Tensor], file: Path) -> None:
+def _refuse_other_shapes(fitting: Weights, own: Weights, file: Path) -> None:
     wrong = [name for name, tensor in fitting.items() if name in own and own[name].shape != tensor.shape]
     if wrong:
         name = wrong[0]

@@ -10,34 +10,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.models.detector import Found, LossTerm, Target, zero_loss
-from sightline.models.graph import IMAGES, Graph, Run
-from sightline.models.yolo_base import YoloBase
+from sightline.models.detector import Detector, LossTerm, Target, zero_loss
+from sightline.models.graph import IMAGES, Graph
+from sightline.models.inference import check_sides
 from sightline.models.yolo_boxes import decode_predictions
+from sightline.models.yolo_inference import GRAPH, YoloInference
 from sightline.models.yolo_package import fit_width, loss_sums, loss_weights, make_network
 
-SIZES = "nsmlx"
-NAMES = tuple(f"{series}{size}" for series in ("yolov8", "yolo11") for size in SIZES)
-GRAPH = "predictions"
 
-
-class YoloDetector(YoloBase):
+class YoloDetector(Detector):
     """See the module docstring.
 
     Args:
-        name: One of `NAMES`.
         num_classes: Classes to tell apart.
+        name: Such as yolov8n or yolo11s.
         size: Longest side of the images it is given, in pixels.
     """
 
-    rectangular = True
+    stride = 32
 
-    def __init__(self, name: str, num_classes: int, *, size: int = 640) -> None:
-        super().__init__(size=size)
-        self.name = name
+    def __init__(self, num_classes: int, *, name: str, size: int = 640) -> None:
+        super().__init__()
+        self.name, self.size = name, size
         self.network = make_network(name, num_classes).to(memory_format=torch.channels_last)
         self.branch = f"network.model.{len(self.network.model) - 1}.cv3."  # type: ignore[arg-type]
         self.heads = tuple(f"{self.branch}{scale}.2." for scale in range(3))
+
+    @property
+    def inference(self) -> YoloInference:
+        """See `Detector.inference`."""
+        return YoloInference(self.size, stride=self.stride)
 
     def fit(self, weights: Mapping[str, Tensor]) -> None:
         """Make the branch that tells classes apart as wide as in the weights.
@@ -69,19 +71,14 @@ class YoloDetector(YoloBase):
         if len(images) == 0:
             nothing = zero_loss(self)
             return [LossTerm(name, nothing, nothing.detach(), weight) for name, weight in weights.items()]
-        said = self._say(self._checked(images))
+        check_sides(images, self.stride)
+        said = self._say(images)
         sums, divisor = loss_sums(self.network, said, _padded(targets, said["scores"]))
         return [LossTerm(name, total, divisor, weights[name]) for name, total in sums.items()]
 
     def graphs(self) -> dict[str, Graph]:
         """One: decoded predictions, as Ultralytics exports them but for the 8-bit images."""
         return {GRAPH: Graph(self, (IMAGES,), (GRAPH,))}
-
-    @torch.no_grad()
-    def detect_with(self, run: Run, images: Tensor) -> list[Found]:
-        """See `Detector.detect_with`."""
-        (predictions,) = run(GRAPH, self._checked(images))
-        return [self.choose(output) for output in predictions]
 
     def _say(self, images: Tensor) -> dict[str, Any]:
         """What the head says, in single precision at least: half has no room for coordinates."""
@@ -91,11 +88,6 @@ class YoloDetector(YoloBase):
         # Of the maps only sizes are asked for.
         maps = [features.new_empty(features.shape, dtype=precise) for features in said["feats"]]
         return {"boxes": said["boxes"].to(precise), "scores": said["scores"].to(precise), "feats": maps}
-
-    def _checked(self, images: Tensor) -> Tensor:
-        if images.shape[-2] % self.stride or images.shape[-1] % self.stride:
-            raise ValueError(f"images are {tuple(images.shape)}; expected sides that are multiples of {self.stride}")
-        return images
 
 
 def _padded(targets: list[Target], like: Tensor) -> Tensor:

@@ -9,14 +9,13 @@ import pickle
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from sightline.errors import ConfigError, DamagedError, FormatError
-from sightline.models.yolo import NAMES
-from sightline.models.yolo_metadata import longest_side, numbered_names
+from sightline.models.yolo_metadata import NAMES, longest_side, numbered_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SHELLS = re.compile(r"(ultralytics|torch\.nn\.modules)\.[a-zA-Z0-9_.]+")
 _STRIDE = 32
@@ -41,7 +40,7 @@ class YoloCheckpoint:
         size: Side of the square of its training images; None if it does not say.
     """
 
-    weights: dict[str, Tensor]
+    weights: "dict[str, Tensor]"
     classes: tuple[str, ...]
     model: str | None
     size: int | None
@@ -59,6 +58,8 @@ def read_yolo_checkpoint(file: Path) -> YoloCheckpoint:
         DamagedError: It names something that such a file does not need, or is not whole.
         FormatError: It holds another kind of model.
     """
+    import torch
+
     shown, named = repr(str(file)), _named_in(file)
     strange = sorted(name for name in named if not _SHELLS.fullmatch(name))
     if strange:
@@ -95,13 +96,15 @@ def family_in(file: Path, checkpoint: YoloCheckpoint) -> str:
 
 def _named_in(file: Path) -> set[str]:
     """Names of all that a file would import, but for tensors and plain values."""
+    import torch
+
     try:
         return set(torch.serialization.get_unsafe_globals_in_checkpoint(file))
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, IndexError, KeyError):
         return set()  # Not written by torch; whoever reads it says so.
 
 
-def _tensors(shell: Any, prefix: str, *, depth: int, seen: set[int]) -> list[tuple[str, Tensor]]:
+def _tensors(shell: Any, prefix: str, *, depth: int, seen: set[int]) -> "list[tuple[str, Tensor]]":
     """Parameters and buffers of a module and of what is in it, by the names that `state_dict` gives them.
 
     A module that is reachable by several paths is visited once: a few nested references to the same object would
@@ -110,6 +113,8 @@ def _tensors(shell: Any, prefix: str, *, depth: int, seen: set[int]) -> list[tup
     Args:
         seen: Ids of the modules visited so far; the caller keeps the modules alive.
     """
+    from torch import Tensor
+
     if depth > 20:
         raise DamagedError("modules lie in each other without end")
     if id(shell) in seen:

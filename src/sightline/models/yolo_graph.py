@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from sightline.errors import FormatError
-from sightline.models.graph import IMAGES, Input
 from sightline.models.yolo_file import graphs_of, onnx_library
 
 _FLOAT, _UINT8, _HALF = 1, 2, 10
@@ -32,13 +29,6 @@ class YoloInput:
     def takes_bytes(self) -> bool:
         """Whether it takes 8-bit images."""
         return self.kind == _UINT8
-
-    def as_input(self, stride: int) -> Input:
-        """The same for an engine, with an example."""
-        sizes = {0: self.batch or 2, 2: self.height or 8 * stride, 3: self.width or 10 * stride}
-        fixed = {0: self.batch, 2: self.height, 3: self.width}
-        dynamic = {axis: name for axis, name in IMAGES.dynamic.items() if fixed[axis] is None}
-        return Input("images", (sizes[0], 3, sizes[2], sizes[3]), dynamic, torch.uint8)
 
 
 def input_of(model: Any, shown: str) -> YoloInput:

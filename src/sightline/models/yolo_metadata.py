@@ -9,6 +9,8 @@ from sightline.data.formats.layout import class_name
 from sightline.errors import FormatError
 
 AGPL = "AGPL-3.0"
+NAMES = tuple(f"{series}{size}" for series in ("yolov8", "yolo11") for size in "nsmlx")
+"""The networks of the package ultralytics that we have."""
 _MAX_TEXT = 1 << 20
 _MAX_LICENCE = 200
 _USUAL_STRIDE = 32

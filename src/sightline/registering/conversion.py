@@ -9,12 +9,11 @@ from sightline.data.formats.yolo import read_yaml
 from sightline.data.storage import Folder
 from sightline.errors import ConfigError, FormatError, NotFoundError
 from sightline.models.bundle import CARD, Bundle, describe, save_bundle
-from sightline.models.factory import make_model
+from sightline.models.factory import YOLO_ONNX, make_model
 from sightline.models.weights import load_weights
 from sightline.models.yolo_checkpoint import family_in, is_yolo_checkpoint, read_yolo_checkpoint
-from sightline.models.yolo_import import make_yolo
 from sightline.models.yolo_metadata import numbered_names
-from sightline.models.yolo_onnx import NAME as YOLO_ONNX
+from sightline.registering.yolo_import import make_yolo
 from sightline.report.card import model_card
 from sightline.training.pictures import save_with_card
 
@@ -65,7 +64,7 @@ def convert_onnx(
     made, said = make_yolo(file, classes=classes, size=size)
     given = " ".join((licence or "").split()) or said.licence or "unknown"
     info = describe(made, name=YOLO_ONNX, classes=said.classes, licence=given)
-    return save_bundle(to, made.file.content, info, {CARD: model_card(info).encode()})
+    return save_bundle(to, made.content, info, {CARD: model_card(info).encode()})
 
 
 def convert_weights(file: Path, to: Path, *, model: str, classes: tuple[str, ...], size: int | None = None) -> Bundle:

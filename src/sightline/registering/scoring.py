@@ -5,17 +5,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-import torch
+import numpy as np
 
+from sightline.config import DetectConfig
 from sightline.data.dataset import Dataset
+from sightline.data.decode import MAX_PIXELS
 from sightline.data.loader import LoadOptions
+from sightline.engines.opening import open_predictor
+from sightline.engines.settings import resolve_inference
 from sightline.errors import ConfigError
 from sightline.metrics.classification import ClassificationResult
 from sightline.metrics.result import DetectionResult
 from sightline.models.bundle import Bundle
-from sightline.models.detector import Detector
-from sightline.models.predictor import lowest_score
-from sightline.models.preprocessor import make_preprocessor
+from sightline.models.factory import YOLO_ONNX
+from sightline.models.predictor import Predictor, predictor_of
 from sightline.training.evaluate import check_classes, evaluate, make_metric
 from sightline.training.precision import pick_device
 
@@ -86,12 +89,11 @@ def score_bundle(
     label: str, bundle: Bundle, images: Dataset, *, loader: LoadOptions, progress: Callable[[int], None] | None = None
 ) -> Scored:
     """Score one model; F1 at the threshold that `detect` would use."""
-    model = bundle.load().to(pick_device("auto"))
-    metric = make_metric(model, images, score_threshold=lowest_score(bundle.info, None))
-    _warm_up(model, loader.batch)
+    predictor = reference_predictor(bundle, max_pixels=loader.max_pixels)
+    metric = make_metric(predictor.task, images, score_threshold=predictor.resolve_threshold(None))
+    _warm_up(predictor, loader.batch)
     started = time.perf_counter()
-    said = bundle.info.preprocessing
-    found = evaluate(model, images, metric, loader=loader, progress=progress, preprocessing=said)
+    found = evaluate(predictor, images, metric, loader=loader, progress=progress)
     speed = len(images) / max(time.perf_counter() - started, 1e-9)
     main, figures, per_class = _classifier(found) if isinstance(found, ClassificationResult) else _detector(found)
     known = {name: None if math.isnan(value) else value for name, value in figures.items()}
@@ -99,11 +101,20 @@ def score_bundle(
     return Scored(label, bundle.hash, bundle.info.model, main, {**known, "images_per_s": speed}, classes)
 
 
-def _warm_up(model: Detector, batch: int) -> None:
-    """Let a network take its memory and choose its ways before it is timed."""
-    width, height = make_preprocessor(model).letterbox.canvas(width=model.size, height=model.size)
-    with torch.inference_mode():
-        model.detect(torch.zeros(batch, 3, height, width, dtype=torch.uint8, device=next(model.parameters()).device))
+def reference_predictor(bundle: Bundle, *, size: int | None = None, max_pixels: int = MAX_PIXELS) -> Predictor:
+    """A model run by its own modules in torch, by which engines are measured; one in ONNX by the fastest engine."""
+    if bundle.info.model == YOLO_ONNX:
+        config = DetectConfig(size=size)
+        return open_predictor(bundle, resolve_inference(bundle, config, device="cpu", max_pixels=max_pixels))
+    model = bundle.load(size=size).to(pick_device("auto"))
+    said = bundle.info.preprocessing
+    return predictor_of(model, bundle.info.classes, preprocessing=said, bundle=bundle, max_pixels=max_pixels)
+
+
+def _warm_up(predictor: Predictor, batch: int) -> None:
+    """Warm up the allocator and kernel selection before timing."""
+    side = predictor.preprocessor.letterbox.size
+    predictor.detect([predictor.prepare(np.zeros((side, side, 3), np.uint8))] * batch, 0.0)
 
 
 def _detector(found: DetectionResult) -> tuple[str, dict[str, float], dict[str, float]]:

@@ -1,7 +1,6 @@
 """Truth and findings side by side, so that one look says what a model gets right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +9,7 @@ from PIL import Image, ImageDraw
 from sightline.report.drawing import draw_boxes
 from sightline.report.fonts import font_for
 from sightline.report.name import one_line
-from sightline.structures import Annotation, Boxes
+from sightline.structures import Annotation, Detections
 
 _SIDE = 480
 _GAP = 8
@@ -19,23 +18,8 @@ _BAR = 28
 _PAPER, _INK = (255, 255, 255), (31, 41, 55)
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a model found in one image.
-
-    Attributes:
-        boxes: N x 4, xyxy in pixels of the image.
-        scores: N, 0 to 1.
-        labels: N, indices into the class names; of a classifier the one best.
-    """
-
-    boxes: Boxes
-    scores: NDArray[np.float32]
-    labels: NDArray[np.int32]
-
-
 def draw_prediction(
-    image: NDArray[np.uint8], truth: Annotation, found: Prediction, *, classes: Sequence[str]
+    image: NDArray[np.uint8], truth: Annotation, found: Detections, *, classes: Sequence[str]
 ) -> Image.Image:
     """The image twice: left what is in it, right what was found."""
     height, width = image.shape[:2]

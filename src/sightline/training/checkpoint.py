@@ -13,7 +13,9 @@ import io
 import json
 import os
 import pickle
+import secrets
 import shutil
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -29,6 +31,7 @@ from sightline.data.manifest import MANIFEST, parse_manifest, verify_manifest, w
 from sightline.errors import DamagedError, FormatError, StorageError
 from sightline.models.weights import Weights, plain_weights, refuse_not_finite
 from sightline.retry import STORAGE_RETRY
+from sightline.training.attempt import AttemptFence
 
 _FORMAT = 1
 _PROGRESS = "progress.json"
@@ -62,11 +65,17 @@ class CheckpointStore(Protocol):
 
 
 class CheckpointDirectory:
-    """The checkpoints of one run, in a directory."""
+    """The checkpoints of one run, in a directory.
 
-    def __init__(self, path: Path, *, keep: int = 2) -> None:
+    Args:
+        keep: How many are kept.
+        fence: Refuses the saves of older attempts; None takes all.
+        attempt: Whose saves these are.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 2, fence: AttemptFence | None = None, attempt: int = 0) -> None:
         self.path = path
-        self._keep = keep
+        self._keep, self._fence, self._attempt = keep, fence, attempt
         self._damaged: set[Path] = set()
 
     def save(self, checkpoint: Checkpoint) -> Path:
@@ -77,6 +86,7 @@ class CheckpointDirectory:
         Raises:
             NotFiniteError: The weights are not finite; nothing is written.
             StorageError: The disk refused; earlier checkpoints are untouched.
+            StaleAttemptError: A newer attempt has begun; nothing is changed.
         """
         refuse_not_finite(checkpoint.weights)
         refuse_not_finite(checkpoint.ema or {})
@@ -85,8 +95,12 @@ class CheckpointDirectory:
             final = STORAGE_RETRY.call(lambda: self._save(checkpoint), what=what, passes=_may_pass)
         except (OSError, RuntimeError, SafetensorError) as error:
             raise StorageError(f"cannot save a checkpoint in {str(self.path)!r}: {error}") from error
-        self._remove_others(final)
+        with suppress(StorageError):  # The checkpoint is safe; what could not be removed is removed after the next.
+            self._remove_others(final)
         return final
+
+    def _fenced(self) -> AbstractContextManager[None]:
+        return self._fence.held(self._attempt) if self._fence else nullcontext()
 
     def load_latest(self) -> Checkpoint | None:
         """The newest checkpoint that verifies; None if there is none.
@@ -115,15 +129,20 @@ class CheckpointDirectory:
         make_directory(self.path)
         self._remove_unfinished()
         final = self._free_place(checkpoint.progress["step"])
-        unfinished = self.path / f".{final.name}.{os.getpid()}.tmp"
+        unfinished = self._hidden(final)
         try:
             unfinished.mkdir()
             _write_files(unfinished, checkpoint)
-            unfinished.rename(final)
+            with self._fenced():
+                unfinished.rename(final)
             sync(self.path)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return final
+
+    def _hidden(self, place: Path) -> Path:
+        """A name that no other attempt or process uses, for a directory that is incomplete or no longer wanted."""
+        return self.path / f".{place.name}.{self._attempt}.{secrets.token_hex(4)}.tmp"
 
     def _names(self) -> list[str]:
         """All names in the directory. Not by `Path.glob`, which takes a disk that cannot be read for an empty one."""
@@ -147,15 +166,23 @@ class CheckpointDirectory:
 
         Whatever is newer is of no use: had it been whole, the run would have gone on from there.
         """
-        places = self._newest_first()
-        whole = [place for place in places if place <= saved and place not in self._damaged]
-        for place in places:
-            if place not in whole[: self._keep]:
-                shutil.rmtree(place, ignore_errors=True)
-                self._damaged.discard(place)
+        unwanted = []
+        with self._fenced():  # Only renames: whoever waits for the fence must not wait for a disk.
+            places = self._newest_first()
+            whole = [place for place in places if place <= saved and place not in self._damaged]
+            for place in places:
+                if place not in whole[: self._keep]:
+                    unwanted.append(self._hidden(place))
+                    with suppress(OSError):
+                        place.rename(unwanted[-1])
+                    self._damaged.discard(place)
+        for place in unwanted:
+            shutil.rmtree(place, ignore_errors=True)
 
     def _remove_unfinished(self) -> None:
-        for name in self._names():
+        with self._fenced():  # What lies there now belongs to attempts that have ended.
+            names = self._names()
+        for name in names:
             if name.startswith(".step-") and name.endswith(".tmp"):
                 shutil.rmtree(self.path / name, ignore_errors=True)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from sightline.training.wire import send_tree
 
 
-class LostWorkers(Exception):
+class WorkerLostError(Exception):
     """Another worker is gone, or cannot be reached: what this one was doing cannot be ended."""
 
 
@@ -41,7 +41,7 @@ class Collective(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """The one worker of a run in a single process."""
 
     rank = 0

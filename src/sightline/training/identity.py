@@ -10,11 +10,11 @@ from sightline.config import Config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, FormatError
 from sightline.secrets import redact_values
+from sightline.training.attempt import FILE as ATTEMPT
 from sightline.training.checkpoint import CheckpointDirectory
-from sightline.training.job import CHECKPOINTS
-from sightline.training.loop import Progress
+from sightline.training.messages import RunProgress
 from sightline.training.record import CONFIG
-from sightline.workspace import LOCK
+from sightline.workspace import CHECKPOINTS, LOCK
 
 IDENTITY = "identity.txt"
 """In a run's directory: the name that its settings and dataset give it, whatever the user called it."""
@@ -86,10 +86,10 @@ def read_json(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def standing(directory: Path) -> Progress:
+def standing(directory: Path) -> RunProgress:
     """How far a run has come, by its newest checkpoint, which is not verified."""
     found = CheckpointDirectory(directory / CHECKPOINTS).latest_progress()
-    return Progress(**found) if found else Progress()
+    return RunProgress(**found) if found else RunProgress()
 
 
 def _deciding(config: Config) -> dict[str, dict[str, Any]]:
@@ -146,8 +146,9 @@ def _shown(name: str, content_hash: str) -> str:
 
 
 def _clear(directory: Path) -> None:
+    """Remove all but what keeps other processes out: a worker of an earlier attempt may be alive."""
     for place in directory.iterdir():
         if place.is_dir():
             shutil.rmtree(place, ignore_errors=True)
-        elif place.name != LOCK:
+        elif place.name not in (LOCK, ATTEMPT):
             place.unlink()

@@ -1,8 +1,8 @@
 """Several workers on this machine, as subprocesses of the driver.
 
-The driver starts them, listens to them, and starts all of them again, from the last checkpoint, when one is lost. It
-ends a worker that hangs, passes on a request to stop, and gives up when workers die without getting any further.
-Workers meet through a file in a private directory and talk over loopback: no port is open to other machines.
+The driver starts them, passes what they report to the monitor, and starts all of them again, from the last checkpoint,
+when one is lost. It kills those that the monitor says hang, and passes on a request to stop. Workers meet through a
+file in a private directory and talk over loopback: no port is open to other machines.
 """
 
 import os
@@ -15,33 +15,27 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from sightline.config import Config
-from sightline.errors import TrainingError
+from sightline.errors import Stopped, TrainingError
 from sightline.tracking.machine import Placement
-from sightline.training.job import Job, Outcome
-from sightline.training.keeper import RESTARTS, Keeper
+from sightline.training.attempt import AttemptFence
+from sightline.training.job import Job
 from sightline.training.local_worker import WorkerStart
-from sightline.training.loop import Stopped
+from sightline.training.messages import LAST_WORDS, Exited, Message, Origin, Outcome
+from sightline.training.monitor import END_S, RunMonitor
 from sightline.training.placement import local_placement
 from sightline.training.rendezvous import loopback_environment
 
 LOGS = "logs"
 _POLL_S = 0.2
-_START_S = 600.0
-"""How long a worker may take from its start to its first heartbeat: imports, on a machine that is busy."""
-_END_S = 10.0
-"""How long workers may take to end after the run is over, before they are killed."""
-_SETTLE_S = 2.0
-"""How long after a worker lost its peers the driver waits to see which process has died."""
-_LAST_WORDS = ("done", "bye", "stopped", "failed", "crashed", "alone")
 
 
 class LocalLauncher:
@@ -53,29 +47,34 @@ class LocalLauncher:
     @property
     def placement(self) -> Placement:
         """How the run is spread."""
-        return local_placement(self._config, workers=self._config.workers.count, launcher="local")
+        return local_placement(self._config, workers=self.num_supervised, launcher="local")
 
-    def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
-        """Train to the end; workers that die are started again as long as the run gets any further."""
-        failures, saves = 0, keeper.saves
+    @property
+    def num_supervised(self) -> int:
+        """See `Launcher.num_supervised`."""
+        return self._config.workers.count
+
+    def train(self, job: Job, directory: Path, monitor: RunMonitor, should_stop: Callable[[], bool]) -> Outcome:
+        """Train to the end; workers that die are started again as long as the run makes progress."""
         (directory / LOGS).mkdir(parents=True, exist_ok=True)
+        fence = AttemptFence(directory)
         with tempfile.TemporaryDirectory(prefix="sightline-") as private:
             while True:
-                attempt = _Attempt(job, directory, Path(private) / f"store-{failures}-{keeper.saves}", keeper)
+                number = fence.advance(should_stop)
+                monitor.begin_attempt(number, time.monotonic())
+                attempt = _Attempt(job, directory, Path(private) / f"store-{number}", number)
                 try:
-                    outcome = attempt.run()
+                    attempt.run(monitor, should_stop)
                 finally:
                     attempt.close()
+                outcome = monitor.end_attempt()
                 if outcome is not None:
                     return outcome
-                if keeper.should_stop():
+                if should_stop():
                     raise Stopped
-                failures, saves = (failures + 1 if keeper.saves == saves else 1), keeper.saves
-                if failures > RESTARTS:
-                    raise TrainingError(
-                        f"workers died {failures} times without a new checkpoint in between, the last time "
-                        f"{attempt.lost}; what they printed is in {str(directory / LOGS)!r}"
-                    )
+                monitor.check_restarts(
+                    f"the last time {monitor.lost}; what they printed is in {str(directory / LOGS)!r}"
+                )
 
 
 @dataclass
@@ -87,55 +86,35 @@ class _Worker:
     connection: Connection
     lifeline: int
     log: Path
-    started: float = field(default_factory=time.monotonic)
-    heard: float | None = None
+    has_reported: bool = False
     asked_to_stop: bool = False
-    ended_by_us: bool = False
-    last_word: str = ""
+    has_ended: bool = False
 
 
 class _Attempt:
-    """The workers from their start until they have ended.
+    """The processes of one attempt, from their start until they have exited."""
 
-    Attributes:
-        lost: Which worker was lost, and how; empty as long as none is.
-    """
-
-    def __init__(self, job: Job, directory: Path, store: Path, keeper: Keeper) -> None:
-        self._job, self._directory, self._store, self._keeper = job, directory, store, keeper
+    def __init__(self, job: Job, directory: Path, store: Path, number: int) -> None:
+        self._job, self._directory, self._store = job, directory, store
+        self._run, self._number = directory.name, number
         self._size = job.config.workers.count
         self._workers: list[_Worker] = []
-        self._inbox: queue.SimpleQueue[tuple[_Worker, str, Any]] = queue.SimpleQueue()
-        self._over_since: float | None = None
-        self._outcome: Outcome | None = None
-        self._error: BaseException | None = None
-        self._stopped = False
-        self._alone: tuple[float, str] | None = None
-        self.lost = ""
+        self._inbox: queue.SimpleQueue[tuple[_Worker, Message | None]] = queue.SimpleQueue()
 
-    def run(self) -> Outcome | None:
-        """The outcome; None if a worker was lost.
-
-        Raises:
-            Stopped: The run was asked to stop, and has saved itself.
-            SightlineError: A worker failed in a way that would not be better the next time.
-        """
+    def run(self, monitor: RunMonitor, should_stop: Callable[[], bool]) -> None:
+        """Start the workers, and transport messages until the attempt is over."""
         for rank in range(self._size):
             try:
                 self._workers.append(self._start(rank))
             except OSError as error:
                 raise TrainingError(f"cannot start worker {rank} of {self._size}: {error}") from error
-        while self._running() and not self.lost and self._error is None:
-            self._poll()
-            self._supervise()
-        self._poll_rest()
-        if self._error:
-            raise self._error
-        if self._stopped:
-            raise Stopped
-        if self._outcome is None:
-            self._keeper.on_lost(self.lost or "all workers ended")
-        return self._outcome
+        while not monitor.is_over:
+            self._receive(monitor, timeout_s=_POLL_S)
+            for kill in monitor.supervise(time.monotonic()):
+                self._kill(self._workers[kill.rank])
+            if should_stop():
+                self._ask_to_stop()
+        self._receive(monitor, timeout_s=0)
 
     def close(self) -> None:
         """End what still runs, and wait for it: no worker of this attempt outlives it."""
@@ -143,7 +122,7 @@ class _Attempt:
             self._kill(worker)
         for worker in self._workers:
             with suppress(subprocess.TimeoutExpired):  # It waits for a disk, and ends before it runs again.
-                worker.process.wait(_END_S)
+                worker.process.wait(END_S)
             worker.connection.close()
             os.close(worker.lifeline)
 
@@ -178,92 +157,39 @@ class _Attempt:
     def _listen(self, worker: _Worker) -> None:
         """Put what a worker says into the inbox, until its end; in a thread, for a worker may stop in mid-message."""
         job = self._job if worker.rank == 0 else replace(self._job, weights=None)
+        start = WorkerStart(job, Origin(self._run, self._number, worker.rank), self._size, self._store)
         try:
             # Plain pickle: a connection's own would pass tensors by handles of this process.
-            worker.connection.send_bytes(pickle.dumps(WorkerStart(job, self._size, self._store)))
+            worker.connection.send_bytes(pickle.dumps(start))
             while True:
-                self._inbox.put((worker, *worker.connection.recv()))
+                self._inbox.put((worker, worker.connection.recv()))
         except (OSError, EOFError):
             pass  # Its process has ended.
         finally:
-            self._inbox.put((worker, "gone", None))
+            self._inbox.put((worker, None))
 
-    def _running(self) -> bool:
-        if self._over_since and time.monotonic() - self._over_since > 2 * _END_S:
-            return False
-        return any(worker.last_word != "gone" for worker in self._workers)
-
-    def _poll(self) -> None:
+    def _receive(self, monitor: RunMonitor, *, timeout_s: float) -> None:
+        """Pass on what is in the inbox, after waiting for the first message."""
         with suppress(queue.Empty):
-            self._handle(*self._inbox.get(timeout=_POLL_S))
-        self._poll_rest()
-
-    def _poll_rest(self) -> None:
-        with suppress(queue.Empty):
+            self._pass_on(monitor, *self._inbox.get(timeout=timeout_s) if timeout_s else self._inbox.get_nowait())
             while True:
-                self._handle(*self._inbox.get_nowait())
+                self._pass_on(monitor, *self._inbox.get_nowait())
 
-    def _handle(self, worker: _Worker, kind: str, content: Any) -> None:
-        worker.heard = time.monotonic()
-        match kind:
-            case "beat":
-                self._keeper.on_memory(worker.rank, content.memory)
-                if content.hangs(self._job.config.workers.hang_after_s):
-                    self._end_hung(worker, f"has not moved on for {content.idle_s:.0f} s ({content.phase})")
-            case "done":
-                self._outcome = content
-                self._over_since = self._over_since or time.monotonic()
-            case "stopped":
-                self._stopped = True
-                self._over_since = self._over_since or time.monotonic()
-            case "failed":
-                self._error = self._error or content
-            case "crashed":
-                self._error = self._error or TrainingError(f"worker {worker.rank} failed:\n{content}")
-            case "alone":
-                self._alone = self._alone or (worker.heard, content)
-            case "bye" | "gone":
-                pass
-            case _:
-                self._keeper.hear(kind, content)
-        if kind == "gone" and not worker.last_word and self._over_since is None:
-            self.lost = self.lost or f"worker {worker.rank} was lost{self._how(worker)}"
-        if kind in _LAST_WORDS or kind == "gone":
-            worker.last_word = kind
-        alive = sum(worker.last_word == "" and worker.heard is not None for worker in self._workers)
-        self._keeper.on_workers(alive, self._size)
-
-    def _supervise(self) -> None:
-        """End workers that give no sign of life, and tell all of them once when they are to stop."""
-        now, timeout = time.monotonic(), self._job.config.workers.hang_after_s
-        for worker in self._workers:
-            if worker.last_word:
-                continue
-            if worker.heard is None and now - worker.started > _START_S:
-                self._end_hung(worker, f"did not start within {_START_S:.0f} s")
-            elif worker.heard is not None and now - worker.heard > timeout:
-                self._end_hung(worker, f"gave no sign of life for {now - worker.heard:.0f} s")
-        if self._alone and now - self._alone[0] > _SETTLE_S:
-            self.lost = self.lost or f"workers lost each other ({self._alone[1][:300]})"
-        if self._over_since and now - self._over_since > _END_S:
-            for worker in self._workers:
-                self._kill(worker)
-        if self._keeper.should_stop():
-            self._ask_to_stop()
+    def _pass_on(self, monitor: RunMonitor, worker: _Worker, message: Message | None) -> None:
+        worker.has_reported = True
+        if message is None:
+            origin = Origin(self._run, self._number, worker.rank)
+            is_news = not (worker.has_ended or monitor.is_over)  # `_how` may take a second, and the first loss is told.
+            message = Exited(origin, self._how(worker) if is_news else "")
+        worker.has_ended = worker.has_ended or isinstance(message, LAST_WORDS)
+        monitor.handle(message, time.monotonic())
 
     def _ask_to_stop(self) -> None:
         for worker in self._workers:
-            if not worker.asked_to_stop and worker.heard is not None:
+            if not worker.asked_to_stop and worker.has_reported:
                 worker.asked_to_stop = True
                 with suppress(OSError):
                     worker.connection.send("stop")
-
-    def _end_hung(self, worker: _Worker, what: str) -> None:
-        self._keeper.note(f"worker {worker.rank} {what}: ended")
-        worker.heard, worker.ended_by_us = time.monotonic(), True
-        self._kill(worker)
-        # Not only when its end is seen: a process that waits for a disk in the kernel may outlive its signal.
-        self.lost = self.lost or f"worker {worker.rank} was lost"
 
     def _kill(self, worker: _Worker) -> None:
         """End a worker and the processes that it has started, which are in its group and may have outlived it."""
@@ -278,7 +204,7 @@ class _Attempt:
             return ""
         self._kill(worker)
         code = worker.process.wait()
-        if not code or worker.ended_by_us:
+        if not code:
             return ""
         if code < 0:
             return f" to {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")

@@ -16,7 +16,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.errors import SightlineError, Stopped
 from sightline.lifeline import exit_with_parent
+from sightline.training.heartbeat import Activity
+from sightline.training.messages import (
+    Alive,
+    Crashed,
+    Failed,
+    Finished,
+    Interrupted,
+    Message,
+    Origin,
+    Outcome,
+    PeerLost,
+)
 
 if TYPE_CHECKING:
     from sightline.training.job import Job
@@ -30,13 +43,15 @@ LOST = 75
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """What a worker is told when it starts.
+    """What a worker is given when it starts.
 
     Attributes:
+        origin: Which worker of which attempt it is.
         store: The file through which the workers of this attempt meet.
     """
 
     job: "Job"
+    origin: Origin
     size: int
     store: Path
 
@@ -45,8 +60,6 @@ class DriverConnection:
     """The connection to the driver; sends from several threads, one message at a time."""
 
     def __init__(self, descriptor: int) -> None:
-        from sightline.training.heartbeat import Activity
-
         self._connection = Connection(descriptor)
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -56,10 +69,10 @@ class DriverConnection:
         self.stopping = self._stop.is_set
         threading.Thread(target=self._beat, daemon=True, name="sightline-heartbeat").start()
 
-    def send(self, kind: str, content: Any = None) -> None:
+    def send(self, message: Message) -> None:
         """Send the driver a message."""
         with self._lock:
-            self._connection.send((kind, content))
+            self._connection.send(message)
 
     def terminate(self, *_: Any) -> None:
         """Handle SIGTERM: end, unless the driver wants the run to be saved first."""
@@ -70,7 +83,7 @@ class DriverConnection:
 
         try:
             while True:
-                self.send("beat", self.activity.beat(peak_memory()))
+                self.send(Alive(self.start.origin, self.activity.beat(peak_memory())))
                 if self._connection.poll(BEAT_S):
                     self._connection.recv()  # The driver sends nothing but the request to stop.
                     self._stop.set()
@@ -82,52 +95,55 @@ class DriverConnection:
 
 def main() -> None:
     """Train, and report how it ended."""
-    directory, rank, messages, lifeline = Path(sys.argv[1]), *(int(text) for text in sys.argv[2:5])
+    directory, _rank, messages, lifeline = Path(sys.argv[1]), *(int(text) for text in sys.argv[2:5])
     for descriptor in (messages, lifeline):
         os.set_inheritable(descriptor, False)
     exit_with_parent(lifeline)
     # Only now what is slow to import, and all of it before the first heartbeat: imports let no other thread run.
     import sightline.training.job
     import sightline.training.process_group  # noqa: F401
-    from sightline.errors import SightlineError
-    from sightline.training.collective import LostWorkers
-    from sightline.training.loop import Stopped
+    from sightline.training.collective import WorkerLostError
 
     driver = DriverConnection(messages)
+    origin = driver.start.origin
     signal.signal(signal.SIGTERM, driver.terminate)
     try:
-        _work(driver, directory, rank)
-    except LostWorkers as error:
+        driver.send(Finished(origin, _work(driver, directory)))
+    except WorkerLostError as error:
         traceback.print_exc()
-        driver.send("alone", str(error))
+        driver.send(PeerLost(origin, str(error)))
     except Stopped:
-        driver.send("stopped")
+        driver.send(Interrupted(origin))
     except SightlineError as error:
-        driver.send("failed", error)
+        driver.send(Failed(origin, error))
     except BaseException:
-        driver.send("crashed", traceback.format_exc())
+        driver.send(Crashed(origin, traceback.format_exc()))
     # Threads of the loader and of gloo may still wait for workers that have ended.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _work(driver: DriverConnection, directory: Path, rank: int) -> None:
-    from sightline.training.job import Desk, work
+def _work(driver: DriverConnection, directory: Path) -> Outcome | None:
+    from sightline.training.context import WorkerContext, run_context
+    from sightline.training.job import work
     from sightline.training.precision import place_worker
     from sightline.training.process_group import joined
     from sightline.training.rendezvous import file_store
 
     start = driver.start
-    device, backend = place_worker(start.job.config.train.device, local_rank=rank, workers_here=start.size)
-    keeps = Desk.in_directory(directory, driver.send, driver.stopping)
-    desk = keeps if rank == 0 else Desk(should_stop=driver.stopping)
-    desk.activity = driver.activity
-    store = file_store(start.store, start.size)
-    with joined(backend, store, rank=rank, size=start.size, activity=desk.activity) as collective:
-        outcome = work(start.job, collective, desk, workers_here=start.size, device=device)
+    job, rank, size = start.job, start.origin.rank, start.size
+    device, backend = place_worker(job.config.train.device, local_rank=rank, workers_here=size)
+    if rank == 0:
+        context = run_context(directory, start.origin.attempt, send=driver.send, should_stop=driver.stopping)
+    else:
+        context = WorkerContext(start.origin, should_stop=driver.stopping)
+    context.activity = driver.activity
+    store = file_store(start.store, size)
+    with joined(backend, store, rank=rank, size=size, activity=context.activity) as collective:
+        outcome = work(job, collective, context, workers_here=size, device=device)
         collective.barrier()  # No worker leaves while another may still wait for a message.
-    driver.send(*(("done", outcome) if rank == 0 else ("bye", None)))
+    return outcome if rank == 0 else None
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -11,57 +11,21 @@ from torch.utils._pytree import tree_map_only
 
 from sightline.config import TrainConfig
 from sightline.data.loader import Batch, Loader
-from sightline.errors import TrainingError
+from sightline.errors import Stopped, TrainingError
 from sightline.models.detector import Detector
 from sightline.models.weights import NotFiniteError
 from sightline.training.batchnorm import share_batchnorm
 from sightline.training.checkpoint import Checkpoint, CheckpointStore
-from sightline.training.collective import Alone, Collective, broadcast_tree
+from sightline.training.collective import Collective, SingleProcess, broadcast_tree
+from sightline.training.context import WorkerContext
 from sightline.training.ema import MovingAverage
-from sightline.training.heartbeat import Activity
+from sightline.training.messages import PARTS, CheckpointSaved, Evaluated, RunProgress, StepCompleted
 from sightline.training.optimizer import clip_gradients, freeze, freeze_batchnorm, make_optimizer
 from sightline.training.precision import Precision, pick_precision
 from sightline.training.schedule import learning_rate
 from sightline.training.step import backward, to_device
-from sightline.training.timing import PARTS, TimedCollective
+from sightline.training.timing import TimedCollective
 from sightline.training.verify import Verifier
-
-
-@dataclass
-class Progress:
-    """Where a run stands; what a checkpoint says in JSON.
-
-    Attributes:
-        best_classes: Figures of single classes in the best epoch, named `FIGURE/INDEX OF THE CLASS`.
-        history: Scores of every evaluation, without those of single classes.
-        precision: The numbers in which the workers compute, as they have agreed.
-        workers: How many there are.
-        threads: Of each worker; sums depend on them to the last bit.
-    """
-
-    epoch: int = 0
-    position: int = 0
-    step: int = 0
-    best_score: float = -1.0
-    best_epoch: int = 0
-    finished: bool = False
-    best_classes: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)
-    precision: str = ""
-    workers: int = 0
-    threads: int = 0
-
-    def ended(self, epochs: int) -> bool:
-        """Whether nothing is left to do."""
-        return self.finished or self.epoch >= epochs
-
-
-OnStep = Callable[[Progress, int, dict[str, float], int], None]
-"""Told the progress, the number of steps of the whole run, the loss and its terms, and the images of the step."""
-
-
-class Stopped(Exception):
-    """Somebody asked the run to end; its checkpoint is saved."""
 
 
 @dataclass
@@ -69,32 +33,21 @@ class Trainer:
     """One worker of a run.
 
     Attributes:
-        checkpoints: Where rank 0 saves the run's state; `best` is where it keeps the best model so far.
+        context: Where rank 0 saves and reports, and what it is doing; see `WorkerContext`.
         evaluate: Scores the model, or its moving average, at the end of an epoch; higher `score` is better.
         verifier: Checks after every epoch that all workers have the same weights; None does not.
-        on_step: Told of every step, and of the images of all workers in it.
-        on_scores: Told the epoch and the scores of every evaluation.
-        should_stop: Asked after every step.
-        on_checkpoint: Told after every checkpoint.
-        activity: What the loop is doing, for the worker's heartbeat.
     """
 
     model: Detector
     loader: Loader
     config: TrainConfig
     collective: Collective
-    checkpoints: CheckpointStore
-    best: CheckpointStore
+    context: WorkerContext
     evaluate: Callable[[Detector], dict[str, float]]
-    on_step: OnStep = lambda progress, num_steps, losses, images: None
-    on_scores: Callable[[int, dict[str, float]], None] = lambda epoch, scores: None
-    should_stop: Callable[[], bool] = lambda: False
-    on_checkpoint: Callable[[], None] = lambda: None
     verifier: Verifier | None = None
-    activity: Activity = field(default_factory=Activity)
 
     def __post_init__(self) -> None:
-        self.progress = Progress()
+        self.progress = RunProgress()
         self._last_images: list[str] = []
         freeze(self.model, self.config.freeze)
         self.optimizer = make_optimizer(self.model, self.config)
@@ -104,14 +57,14 @@ class Trainer:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self._timed = TimedCollective(self.collective)
         self._saved = time.monotonic()
-        share_batchnorm(self.model, self._timed if self.config.batchnorm == "sync" else Alone())
+        share_batchnorm(self.model, self._timed if self.config.batchnorm == "sync" else SingleProcess())
 
     @property
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.loader.sampler.num_steps() * self.config.epochs
 
-    def run(self) -> Progress:
+    def run(self) -> RunProgress:
         """Train to the end, from wherever `resume` left it."""
         while not self.progress.ended(self.config.epochs):
             self._train_epoch()
@@ -129,13 +82,13 @@ class Trainer:
         if self.verifier:
             self.verifier.begin(progress.epoch, start=progress.position)
         started = time.perf_counter()
-        self.activity.enter("data")
+        self.context.activity.enter("data")
         for batch in batches:
             self.seconds["data"] += time.perf_counter() - started
-            self.activity.enter("step", step=progress.step)
+            self.context.activity.enter("step", step=progress.step)
             self._train_step(batch)
-            self.activity.enter("data")
-            stop, due = self._agree(self.should_stop(), self._save_is_due())
+            self.context.activity.enter("data")
+            stop, due = self._agree(self.context.should_stop(), self._save_is_due())
             if stop or due:
                 self.save()
             if stop:
@@ -173,7 +126,7 @@ class Trainer:
         self.seconds["all_reduce"] += reduced
         self.seconds["forward_backward"] += computed - started - reduced
         self.seconds["optimizer"] += time.perf_counter() - computed
-        self.on_step(progress, self.num_steps, losses, images)
+        self.context.send(StepCompleted(self.context.origin, progress, self.num_steps, losses, images, self.seconds))
 
     def _end_epoch(self) -> None:
         progress = self.progress
@@ -194,12 +147,12 @@ class Trainer:
 
     def _score(self) -> None:
         started, progress = time.perf_counter(), self.progress
-        self.activity.enter("evaluation")
+        self.context.activity.enter("evaluation")
         found = self._evaluate_average()
         scores = {name: value for name, value in found.items() if "/" not in name}
         self.seconds["evaluation"] += time.perf_counter() - started
         progress.history.append({"epoch": progress.epoch, "step": progress.step, **scores})
-        self.on_scores(progress.epoch, scores)
+        self.context.send(Evaluated(self.context.origin, progress.epoch, scores))
         if scores["score"] > progress.best_score:
             progress.best_score, progress.best_epoch = scores["score"], progress.epoch
             progress.best_classes = {name: value for name, value in found.items() if "/" in name}
@@ -238,20 +191,20 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the whole state; rank 0 does, for all have the same."""
         started = time.perf_counter()
-        self.activity.enter("checkpoint")
+        self.context.activity.enter("checkpoint")
         seen = self.verifier.seen_by_all(self.collective) if self.verifier else []
         if self.collective.rank == 0:
-            self._write(self.checkpoints, seen)
+            self._write(self.context.checkpoints, seen)
         self.collective.barrier()
         self.seconds["checkpoint"] += time.perf_counter() - started
         self._saved = time.monotonic()
-        self.on_checkpoint()
+        self.context.send(CheckpointSaved(self.context.origin))
 
     def save_best(self) -> None:
         """Keep the best model apart from the checkpoints that come and go."""
-        self.activity.enter("checkpoint")
+        self.context.activity.enter("checkpoint")
         if self.collective.rank == 0:
-            self._write(self.best)
+            self._write(self.context.best)
 
     def _write(self, store: CheckpointStore, seen: Sequence[str] = ()) -> None:
         ema = self.ema.weights if self.ema else None
@@ -265,7 +218,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the newest whole checkpoint, if there is one; rank 0 finds it and hands it to the others."""
-        found = self.checkpoints.load_latest() if self.collective.rank == 0 else None
+        found = self.context.checkpoints.load_latest() if self.collective.rank == 0 else None
         state = broadcast_tree(self.collective, found and (found.progress, found.seen))
         if state is None:
             return
@@ -280,6 +233,6 @@ class Trainer:
         optimizer = broadcast_tree(self.collective, found and found.optimizer)
         self.precision.load_state_dict(optimizer.pop("scaler", {}))
         self.optimizer.load_state_dict(optimizer)
-        self.progress = Progress(**values)
+        self.progress = RunProgress(**values)
         if self.verifier:
             self.verifier.go_on(seen)

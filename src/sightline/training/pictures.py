@@ -9,14 +9,12 @@ from sightline.data.dataset import Dataset
 from sightline.data.decode import MAX_PIXELS, decode
 from sightline.errors import ImageError
 from sightline.models.bundle import CARD, Bundle, save_bundle
-from sightline.models.classifier import Classifier
 from sightline.models.detector import Detector
 from sightline.models.info import ModelInfo
-from sightline.models.predictor import DEFAULT_THRESHOLD, detect_canvases
-from sightline.models.preprocessor import Preprocessor, make_preprocessor
+from sightline.models.predictor import DEFAULT_THRESHOLD, predictor_of
+from sightline.models.preprocessor import PreparedImage
 from sightline.report.card import model_card
-from sightline.report.predictions import Prediction, draw_prediction
-from sightline.training.evaluate import in_original
+from sightline.report.predictions import draw_prediction
 
 COUNT = 6
 
@@ -25,15 +23,18 @@ def draw_predictions(
     model: Detector, dataset: Dataset, to: Path, *, score_threshold: float | None, max_pixels: int = MAX_PIXELS
 ) -> None:
     """Write a few images with what a model finds in them."""
-    model.eval()
-    threshold, preprocessor = score_threshold or DEFAULT_THRESHOLD, make_preprocessor(model, max_pixels=max_pixels)
+    threshold, predictor = (
+        score_threshold or DEFAULT_THRESHOLD,
+        predictor_of(model, dataset.classes, max_pixels=max_pixels),
+    )
     to.mkdir(exist_ok=True)
     for number, position in enumerate(_choose(dataset)):
         try:
             pixels = decode(dataset[position].image, max_pixels=max_pixels)
         except ImageError:
             continue  # It was counted as rejected where it was met; here another picture would do as well.
-        found = _predict(model, preprocessor, dataset, position, threshold)
+        canvas = predictor.preprocessor.canvas(dataset[position].image)
+        (found,) = predictor.detect([PreparedImage(canvas, *dataset.size(position))], threshold)
         sheet = draw_prediction(pixels, dataset.annotation(position), found, classes=dataset.classes)
         sheet.save(to / f"{number:02d}.jpg", quality=88)
 
@@ -54,19 +55,3 @@ def _choose(dataset: Dataset) -> list[int]:
     candidates = filled or spread
     picks = np.unique(np.linspace(0, len(candidates) - 1, COUNT).astype(int)).tolist() if candidates else []
     return [candidates[pick] for pick in picks]
-
-
-def _predict(
-    model: Detector, preprocessor: Preprocessor, dataset: Dataset, position: int, threshold: float
-) -> Prediction:
-    canvas = preprocessor.canvas(dataset[position].image)
-    (found,) = detect_canvases(model, [canvas], device=next(model.parameters()).device)
-    if isinstance(model, Classifier):
-        best = found.scores.argmax()
-        return Prediction(
-            np.zeros((1, 4), np.float32), found.scores[best][None].numpy(), found.labels[best][None].int().numpy()
-        )
-    detections = in_original(found, preprocessor.letterbox, dataset, position)
-    kept = detections.scores >= threshold
-    boxes, scores, labels = detections.boxes[kept], detections.scores[kept], detections.labels[kept]
-    return Prediction(boxes.astype(np.float32), scores.astype(np.float32), labels.astype(np.int32))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import torch
 
+from sightline.cluster.gpus import num_gpus
 from sightline.cluster.local_node import busy_cores
 from sightline.config import Config
 from sightline.data.parallel import num_cores
 from sightline.tracking.machine import Placement
 from sightline.training.devices import plan_devices
-from sightline.training.loop import Progress
-from sightline.training.precision import num_gpus
+from sightline.training.messages import RunProgress
 
 _IGNORED = 0.25
 
@@ -40,7 +40,7 @@ def threads_of(config: Config, workers_here: int) -> int:
     return config.train.threads or share_threads(num_cores(), workers_here)
 
 
-def settle_threads(config: Config, before: Progress, *, on_note: Callable[[str], None]) -> Config:
+def settle_threads(config: Config, before: RunProgress, *, on_note: Callable[[str], None]) -> Config:
     """The number of threads for workers on this machine, decided once so that workers that restart keep it.
 
     A run that goes on with as many workers keeps it too: sums depend on it to the last bit.

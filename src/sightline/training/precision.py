@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sightline.cluster.gpus import num_gpus
 from sightline.training.devices import device_type, plan_devices
 
 PrecisionName = Literal["float32", "bfloat16", "float16"]
@@ -36,11 +37,6 @@ def place_worker(requested: str, *, local_rank: int, workers_here: int) -> tuple
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device, plan.backend
-
-
-def num_gpus() -> int:
-    """GPUs that torch can use on this machine."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def pick_precision(

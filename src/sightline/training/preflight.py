@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from sightline.cluster.gpus import num_gpus
 from sightline.cluster.local_node import current_nodes, local_node
 from sightline.cluster.pools import check_loader
 from sightline.cluster.preflight import PROCESS_MEMORY, Demand, check_disk, check_workers
@@ -17,11 +18,10 @@ from sightline.models.detector import Detector
 from sightline.models.factory import make_model
 from sightline.tracking.machine import Placement
 from sightline.training.devices import plan_devices
-from sightline.training.job import BEST, CHECKPOINTS
 from sightline.training.launch import pick_launcher
 from sightline.training.optimizer import freeze
-from sightline.training.precision import num_gpus
 from sightline.training.shared_memory import memory_size
+from sightline.workspace import BEST, CHECKPOINTS
 
 _CHECKPOINTS_ON_DISK = 4
 """Two that are kept, the best one, and one that is being written."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from sightline.training.collective import LostWorkers
+from sightline.training.collective import WorkerLostError
 from sightline.training.heartbeat import Activity
 from sightline.training.rendezvous import COLLECTIVE_TIMEOUT
 from sightline.training.shared_memory import share_memory
@@ -89,13 +89,13 @@ def means_lost_worker(error: RuntimeError) -> bool:
 
 @contextmanager
 def losses_named() -> Iterator[None]:
-    """Turn the errors by which torch.distributed says that a worker is gone into `LostWorkers`."""
+    """Turn the errors by which torch.distributed says that a worker is gone into `WorkerLostError`."""
     try:
         yield
     except RuntimeError as error:
         if not means_lost_worker(error):
             raise
-        raise LostWorkers(str(error)) from error
+        raise WorkerLostError(str(error)) from error
 
 
 @contextmanager

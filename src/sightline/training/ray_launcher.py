@@ -2,14 +2,14 @@
 
 Ray places the workers and begins again with all of them when one is lost; they join their process group by themselves,
 at an address that only the cluster reaches. The run's directory stays with the driver: workers reach it through the
-`Post`, an actor on the driver's machine that writes checkpoints there and passes on what rank 0 tells. So no worker
+`DriverActor` on the driver's machine, which writes checkpoints there and passes on what rank 0 reports. So no worker
 needs a disk in common with the driver.
 """
 
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +22,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sightline.cluster.connection import connected, list_nodes
 from sightline.cluster.preflight import Demand, share_cpus
-from sightline.config import Config, WorkersConfig
+from sightline.config import Config
 from sightline.errors import TrainingError
 from sightline.tracking.machine import Placement
 from sightline.training.devices import backend_for
-from sightline.training.job import Job, Outcome
-from sightline.training.keeper import RESTARTS, Keeper
-from sightline.training.loop import Stopped
-from sightline.training.ray_worker import BEAT_S, FILES, Post, work_on_ray
+from sightline.training.job import Job
+from sightline.training.messages import Outcome
+from sightline.training.monitor import RESTARTS, RunMonitor
+from sightline.training.ray_worker import FILES, DriverActor, work_on_ray
 
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _SETTINGS = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -68,29 +68,33 @@ class RayLauncher:
             launcher="ray",
         )
 
-    def train(self, job: Job, directory: Path, keeper: Keeper) -> Outcome:
-        """Train to the end; where the cluster loses workers again and again, as long as the run gets any further."""
+    @property
+    def num_supervised(self) -> int:
+        """See `Launcher.num_supervised`."""
+        return self._config.workers.count
+
+    def train(self, job: Job, directory: Path, monitor: RunMonitor, should_stop: Callable[[], bool]) -> Outcome:
+        """Train to the end; where the cluster loses workers again and again, as long as the run makes progress."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor: Any = ray.remote(num_cpus=0, concurrency_groups={FILES: 8})(Post)  # type: ignore[call-overload]
-        post = actor.options(scheduling_strategy=here).remote(
-            str(directory.absolute()), job.dataset.location, self._config.workers.hang_after_s
-        )
+        remote: Any = ray.remote(num_cpus=0, concurrency_groups={FILES: 8})(DriverActor)  # type: ignore[call-overload]
+        actor = remote.options(scheduling_strategy=here).remote(str(directory.absolute()), job.parts.train.location)
         weights = ray.put(job.weights)
         job = replace(job, weights=None, config=self._settled(job.config))
-        given = {"job": job, "weights": [weights], "post": post, "backend": self._backend}
+        given = {"job": job, "weights": [weights], "actor": actor, "backend": self._backend}
         try:
-            return self._insist(_Driver(post, keeper, self._config.workers), given, keeper)
+            return self._fit_until_no_progress(_Driver(actor, monitor, should_stop), given, monitor)
         finally:
-            ray.kill(post)  # Workers that are left, if any, end with it.
+            ray.kill(actor)  # Workers that are left, if any, end with it.
 
-    def _insist(self, driver: "_Driver", given: dict[str, Any], keeper: Keeper) -> Outcome:
+    def _fit_until_no_progress(self, driver: "_Driver", given: dict[str, Any], monitor: RunMonitor) -> Outcome:
         while True:
-            saves = keeper.saves
+            saves = monitor.saves
             with tempfile.TemporaryDirectory(prefix="sightline-ray-") as storage:
-                outcome = driver.run(self._trainer(given, storage))
+                driver.run(self._trainer(given, storage))
+            outcome = monitor.end_attempt()
             if outcome is not None:
                 return outcome
-            if keeper.saves == saves:
+            if monitor.saves == saves:
                 raise TrainingError(
                     f"workers died {RESTARTS + 1} times without a new checkpoint in between: {driver.why_it_failed}"
                 )
@@ -141,35 +145,29 @@ def on_ray(config: Config) -> Iterator[RayLauncher]:
 
 
 class _Driver:
-    """Hears the post while Ray Train works.
+    """Passes messages of the workers to the monitor while Ray Train works.
 
     Attributes:
         why_it_failed: What Ray Train said when it gave up.
     """
 
-    def __init__(self, post: Any, keeper: Keeper, config: WorkersConfig) -> None:
-        self._post, self._keeper, self._count = post, keeper, config.count
-        self._hang_after_s = config.hang_after_s
-        self._ready = self._stopping = False
-        self._heard: dict[int, float] = {}
-        self._outcome: Outcome | None = None
-        self._error: BaseException | None = None
+    def __init__(self, actor: Any, monitor: RunMonitor, should_stop: Callable[[], bool]) -> None:
+        self._actor, self._monitor, self._should_stop = actor, monitor, should_stop
+        self._stopping = False
+        self._ended: set[tuple[int, int]] = set()
         self.why_it_failed: BaseException | None = None
 
-    def run(self, trainer: DataParallelTrainer) -> Outcome | None:
-        """Until Ray Train ends; None if it gave up on its workers."""
+    def run(self, trainer: DataParallelTrainer) -> None:
+        """Until Ray Train ends."""
         thread = threading.Thread(target=self._fit, args=(trainer,), daemon=True, name="sightline-ray-train")
         thread.start()
         while thread.is_alive():
-            self._hear()
-            if self._keeper.should_stop() and not self._stopping:
+            self._poll()
+            if self._should_stop() and not self._stopping:
                 self._stopping = True
-                ray.get(self._post.ask_to_stop.remote())
-            thread.join(_LOOK_EVERY_S)
-        self._hear()
-        if self._error:
-            raise self._error
-        return self._outcome
+                ray.get(self._actor.ask_to_stop.remote())
+            thread.join(_POLL_S)
+        self._poll()
 
     def _fit(self, trainer: DataParallelTrainer) -> None:
         try:
@@ -177,32 +175,14 @@ class _Driver:
         except BaseException as error:  # In a thread: whoever waits for the run decides.
             self.why_it_failed = error
 
-    def _hear(self) -> None:
-        for rank, word, content in ray.get(self._post.take.remote()):
-            self._heed(rank, word, content)
-        now = time.monotonic()
-        alive = sum(now - heard < 5 * BEAT_S for heard in self._heard.values())
-        self._keeper.on_workers(alive, self._count)
-
-    def _heed(self, rank: int, word: str, content: Any) -> None:
-        match word:
-            case "beat":
-                self._heard[rank] = time.monotonic()
-                self._keeper.on_memory(rank, content.memory)
-                if content.hangs(self._hang_after_s):
-                    self._keeper.note(
-                        f"worker {rank} has not moved on for {content.idle_s:.0f} s ({content.phase}): ended"
-                    )
-            case "done":
-                self._outcome = content
-            case "stopped":
-                self._error = self._error or Stopped()
-            case "failed":
-                self._error = self._error or content
-            case "crashed":
-                self._error = self._error or TrainingError(f"worker {rank} failed:\n{content}")
-            case _:
-                if word == "ready" and self._ready:
-                    self._keeper.on_lost("a worker was lost")
-                self._ready = self._ready or word == "ready"
-                self._keeper.hear(word, content)
+    def _poll(self) -> None:
+        # Until there is nothing left: whoever subscribes to messages may take long, and workers report meanwhile.
+        while received := ray.get(self._actor.receive.remote()):
+            for message, at in received:
+                self._monitor.handle(message, at)
+        # Workers that are silent are Ray's to find: it ends all of an attempt when it has lost one.
+        for kill in self._monitor.supervise(time.monotonic(), silence=False):
+            worker = self._monitor.attempt, kill.rank
+            if worker not in self._ended:
+                self._ended.add(worker)
+                self._actor.end_worker.remote(*worker)

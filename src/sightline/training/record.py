@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 from sightline.config import Config
 from sightline.data.dataset import Dataset
-from sightline.errors import StorageError
+from sightline.errors import Stopped, StorageError
 from sightline.models.factory import family_of
 from sightline.secrets import redact_values
 from sightline.tracking.commit import git_commit
 from sightline.tracking.machine import Placement, this_machine
 from sightline.tracking.tracker import EPOCHS, RunFacts, Tracker
-from sightline.training.loop import Progress, Stopped
+from sightline.training.messages import CheckpointSaved, Evaluated, Message, Resumed, RunProgress, StepCompleted
 from sightline.training.schedule import learning_rate
 from sightline.training.step_log import StepLog
-from sightline.training.timing import Timing
+from sightline.training.timing import Timing, peak_memory
 
 CONFIG, MACHINE, SCORES, CURVE, PREDICTIONS = (
     "config.json",
@@ -40,7 +40,7 @@ class Observed(Protocol):
     """A run while it goes on: a trainer in this process, or the driver's picture of one elsewhere."""
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunProgress:
         """Where it stands."""
         ...
 
@@ -55,8 +55,8 @@ class Observed(Protocol):
         ...
 
 
-class RunRecord:
-    """Listens to one run, where its directory is."""
+class RunRecorder:
+    """Keeps the record of one run, where its directory is, from the messages of its workers."""
 
     def __init__(
         self, dataset: Dataset, config: Config, directory: Path, tracker: Tracker, placement: Placement
@@ -84,16 +84,28 @@ class RunRecord:
         )
 
     @property
+    def memory(self) -> dict[str, float]:
+        """The most that any worker has held, by kind of memory; that of this process if no other has said."""
+        return self._run.memory or peak_memory()
+
+    @property
     def images_per_s(self) -> float:
         """Over the whole run."""
         return self._timing.images_per_s
 
-    def go_back_to(self, progress: Progress) -> None:
-        """Workers were lost: what came after their last checkpoint is forgotten."""
-        self._steps.go_on_from(progress.step)
+    def handle(self, message: Message) -> None:
+        """Keep what a message says."""
+        match message:
+            case Resumed(progress=progress):  # What came after the checkpoint of earlier workers is forgotten.
+                self._steps.go_on_from(progress.step)
+            case StepCompleted(progress=progress, num_steps=num_steps, losses=losses, images=images):
+                self._on_step(progress, num_steps, losses, images)
+            case Evaluated(epoch=epoch, scores=scores):
+                self._on_scores(epoch, scores)
+            case CheckpointSaved():
+                self._save()
 
-    def on_step(self, progress: Progress, num_steps: int, losses: dict[str, float], images: int) -> None:
-        """Note a step."""
+    def _on_step(self, progress: RunProgress, num_steps: int, losses: dict[str, float], images: int) -> None:
         self._stepped = True
         self._timing.images += images
         spent, self._spent = self._timing.training_s - self._spent, self._timing.training_s
@@ -108,15 +120,14 @@ class RunRecord:
         noted = {"train/loss": losses["loss"], **terms, "train/lr": lr, "train/images_per_s": rate}
         self._tracker.log(noted, step=progress.step)
 
-    def on_scores(self, epoch: int, scores: dict[str, float]) -> None:
-        """Note an evaluation."""
+    def _on_scores(self, epoch: int, scores: dict[str, float]) -> None:
         progress = self._run.progress
         best = max(progress.best_score, scores["score"])
         noted = {**_scores({"epoch": epoch, **scores}), "run/best_score": best, **self._costs()}
         self._tracker.log(noted, step=progress.step)
         self._tracker.flush()
 
-    def on_checkpoint(self) -> None:
+    def _save(self) -> None:
         """Put on disk what a killed process would lose, and send what is queued."""
         try:
             self._steps.save()
@@ -130,7 +141,7 @@ class RunRecord:
         from sightline.report.charts import to_png
         from sightline.report.curve import learning_curve
 
-        self.on_checkpoint()
+        self._save()
         progress = self._run.progress
         by_class = _by_class(progress.best_classes, self._dataset.classes)
         self._tracker.log({"run/best_epoch": progress.best_epoch, **by_class, **self._costs()}, step=progress.step)
@@ -172,7 +183,7 @@ class RunRecord:
 
     def _costs(self) -> dict[str, float]:
         seconds = {f"time/{name}_s": value for name, value in self._timing.seconds.items()}
-        memory = {f"run/{name}": value for name, value in self._run.memory.items()}
+        memory = {f"run/{name}": value for name, value in self.memory.items()}
         precision = self._run.progress.precision
         return {
             "run/images_per_s": self._timing.images_per_s,

@@ -18,20 +18,23 @@ from sightline.models.detector import Detector
 from sightline.models.factory import CLASSIFIERS, family_of, make_model
 from sightline.models.info import DatasetNote
 from sightline.tracking.tracker import Tracker, Untracked
+from sightline.training.attempt import AttemptFence
+from sightline.training.callbacks import Callbacks
 from sightline.training.checkpoint import CheckpointDirectory
+from sightline.training.context import WorkerContext
 from sightline.training.identity import claim, run_name, standing
-from sightline.training.job import CHECKPOINTS, Desk, Job, Outcome, Watcher
-from sightline.training.keeper import Keeper
-from sightline.training.launch import is_joined, open_launcher, pick_launcher, train_joined
-from sightline.training.loop import Progress
+from sightline.training.job import Job
+from sightline.training.launch import is_joined, joined_rank, open_launcher, pick_launcher, train_joined
+from sightline.training.messages import Origin, Outcome, RunProgress
+from sightline.training.monitor import RunMonitor
 from sightline.training.pictures import draw_predictions, save_with_card
 from sightline.training.placement import settle_threads
 from sightline.training.preflight import check_cores, check_training
-from sightline.training.record import PREDICTIONS, RunRecord
-from sightline.training.resolve import resolve_training, start_from_weights
+from sightline.training.record import PREDICTIONS, RunRecorder
+from sightline.training.resolve import start_from_weights
 from sightline.training.run_model import take_best
 from sightline.training.validation import divide
-from sightline.workspace import LOCK, MODEL, writing_to
+from sightline.workspace import CHECKPOINTS, LOCK, MODEL, writing_to
 
 
 @dataclass(frozen=True)
@@ -68,41 +71,51 @@ def train_run(
     config: Config,
     directory: Path,
     *,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks | None = None,
     fresh: bool = False,
     tracker: Tracker | None = None,
 ) -> RunResult:
-    """Train, or go on training, in a run's directory; leaves the best model in `model/`."""
-    watcher, tracker = watcher or Watcher(), tracker or Untracked()
+    """Train, or go on training, in a run's directory; leaves the best model in `model/`.
+
+    Args:
+        config: Resolved: see `resolve_training`.
+    """
+    callbacks, tracker = callbacks or Callbacks(), tracker or Untracked()
     check_cores(config)
-    config, _ = resolve_training(config, dataset)
     _check(dataset, config)
     if pick_launcher(config.workers) in ("inline", "local"):
-        before = Progress() if fresh else standing(directory)
-        config = settle_threads(config, before, on_note=watcher.on_note)
+        before = RunProgress() if fresh else standing(directory)
+        config = settle_threads(config, before, on_note=callbacks.on_note)
     parts = divide(dataset, config.train)
-    watcher.on_note(f"validation: {parts.reason}")
+    callbacks.on_note(f"validation: {parts.reason}")
     with _alone_in(directory), open_launcher(config) as launcher:
         if config.workers.launcher == "auto" and not config.workers.address and launcher.placement.launcher == "ray":
-            watcher.on_note(f"training on the Ray cluster of this process ({find_cluster()})")
+            callbacks.on_note(f"training on the Ray cluster of this process ({find_cluster()})")
         if (idle := launcher.placement.workers - config.train.batch) > 0:
-            watcher.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
-        check_training(config, launcher.placement, directory, parts.train, on_note=watcher.on_note)
+            callbacks.on_note(f"a batch of {config.train.batch} leaves {idle} workers idle: give a larger --batch")
+        check_training(config, launcher.placement, directory, parts.train, on_note=callbacks.on_note)
+        AttemptFence(directory).advance(callbacks.should_stop)  # What an earlier driver left alive saves nothing more.
         if fresh:
             tracker.abandon(directory)
         if extended := claim(directory, dataset, config, fresh=fresh):
-            watcher.on_note(extended)
+            callbacks.on_note(extended)
         torch.manual_seed(config.train.seed)
-        model = _make_model(dataset, config, watcher)
-        keeper = Keeper(_standing(directory), watcher)
-        record = RunRecord(dataset, config, directory, tracker, launcher.placement)
-        keeper.keep(record)
-        with record.during(keeper):
-            if keeper.progress.ended(config.train.epochs) and not is_joined():
-                outcome = Outcome(keeper.progress, keeper.seconds, keeper.progress.step)
+        model = _make_model(dataset, config, callbacks)
+        monitor = RunMonitor(
+            directory.name,
+            _standing(directory),
+            num_workers=launcher.num_supervised,
+            heartbeat_timeout_s=config.workers.hang_after_s,
+        )
+        recorder = RunRecorder(dataset, config, directory, tracker, launcher.placement)
+        with recorder.during(monitor):
+            monitor.subscribe(recorder.handle)
+            monitor.subscribe(callbacks.handle)
+            if monitor.progress.ended(config.train.epochs) and not is_joined():
+                outcome = Outcome(monitor.progress, monitor.seconds, monitor.progress.step)
             else:
-                outcome = launcher.train(Job(dataset, config, model.state_dict()), directory, keeper)
-                keeper.conclude(outcome)
+                job = Job(parts, config, model.state_dict())
+                outcome = launcher.train(job, directory, monitor, callbacks.should_stop)
             info = take_best(
                 model,
                 directory,
@@ -117,30 +130,31 @@ def train_run(
                 score_threshold=info.score_threshold,
                 max_pixels=config.decode.max_pixels,
             )
-            record.conclude(draw)
+            recorder.conclude(draw)
             save_with_card(directory / MODEL, model, info, sorted((directory / PREDICTIONS).glob("*.jpg")))
     result = _result(directory, model, outcome)
     return replace(
         result,
-        seconds=keeper.seconds,
-        resumed_at_step=keeper.resumed_at_step,
-        images_per_s=record.images_per_s,
-        peak_memory_mb=keeper.memory["peak_memory_mb"],
+        seconds=monitor.seconds,
+        resumed_at_step=monitor.resumed_at_step,
+        images_per_s=recorder.images_per_s,
+        peak_memory_mb=recorder.memory["peak_memory_mb"],
         tracked_in=tracker.place,
     )
 
 
-def follow_run(dataset: Dataset, config: Config, runs: Path, *, name: str | None, watcher: Watcher) -> RunResult:
+def follow_run(dataset: Dataset, config: Config, runs: Path, *, name: str | None, callbacks: Callbacks) -> RunResult:
     """Work as rank 1 or higher of processes that another launcher started; rank 0 resolves, keeps and reports the run.
 
     Args:
         runs: The directory of runs.
         name: Of the run, if the user gave one.
     """
-    outcome, job = train_joined(Job(dataset, config, None), Desk(should_stop=watcher.should_stop))
-    train = job.config.train
+    context = WorkerContext(Origin(name or "", rank=joined_rank()), should_stop=callbacks.should_stop)
+    outcome, config = train_joined(dataset, config, None, context)
+    train = config.train
     model = make_model(train.model, num_classes=len(dataset.classes), size=train.size)
-    return _result(runs / (name or run_name(dataset, job.config)), model, outcome)
+    return _result(runs / (name or run_name(dataset, config)), model, outcome)
 
 
 def _result(directory: Path, model: Detector, outcome: Outcome) -> RunResult:
@@ -162,10 +176,10 @@ def _result(directory: Path, model: Detector, outcome: Outcome) -> RunResult:
     )
 
 
-def _standing(directory: Path) -> Progress:
+def _standing(directory: Path) -> RunProgress:
     """Where a run's last whole checkpoint stands."""
     latest = CheckpointDirectory(directory / CHECKPOINTS).load_latest()
-    return Progress(**latest.progress) if latest else Progress()
+    return RunProgress(**latest.progress) if latest else RunProgress()
 
 
 @contextmanager
@@ -184,11 +198,11 @@ def _alone_in(directory: Path) -> Iterator[None]:
         yield
 
 
-def _make_model(dataset: Dataset, config: Config, watcher: Watcher) -> Detector:
+def _make_model(dataset: Dataset, config: Config, callbacks: Callbacks) -> Detector:
     model = make_model(config.train.model, num_classes=len(dataset.classes), size=config.train.size)
     taken = start_from_weights(model, config.train, dataset)
     if taken:
-        watcher.on_note(taken)
+        callbacks.on_note(taken)
     return model
 
 

@@ -12,11 +12,10 @@ from sightline.models.reference import Finder, OnNote
 from sightline.tracking.mlflow_tracker import noted_run
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.identity import DATASET, read_json, standing
-from sightline.training.job import BEST
-from sightline.training.loop import Progress
+from sightline.training.messages import RunProgress
 from sightline.training.pictures import save_with_card
 from sightline.training.record import CONFIG
-from sightline.workspace import MODEL, Workspace
+from sightline.workspace import BEST, MODEL, Workspace
 
 
 def make_finder(workspace: Workspace, tracking: TrackingConfig, on_note: OnNote) -> Finder:
@@ -58,7 +57,7 @@ def take_best(
         raise DamagedError(f"the best weights in {str(directory / BEST)!r} are damaged: give --fresh to train anew")
     model.load_state_dict(best.ema or best.weights)
     # Its own scores: a kill between the best model and the next checkpoint leaves one that the run does not remember.
-    noted = Progress(**best.progress)
+    noted = RunProgress(**best.progress)
     scores = noted.history[-1]
     return describe(
         model,

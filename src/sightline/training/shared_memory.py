@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.training.collective import LostWorkers
+from sightline.training.collective import WorkerLostError
 
 LARGEST = 1 << 16
 """Bytes of the largest message; larger ones are better copied by sockets, in parts."""
@@ -79,7 +79,7 @@ class SharedMemory:
     def _refuse_the_dead(self) -> None:
         for rank in np.flatnonzero(self._counters < self._sums).tolist():
             if not self._alive(rank):
-                raise LostWorkers(f"worker {rank} is gone")
+                raise WorkerLostError(f"worker {rank} is gone")
 
 
 def memory_size(size: int) -> int:

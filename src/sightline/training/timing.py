@@ -10,10 +10,8 @@ from torch import Tensor
 
 from sightline.tracking.machine import peak_memory_mb
 from sightline.training.collective import Collective
+from sightline.training.messages import PARTS, TRAINING
 
-TRAINING = ("data", "forward_backward", "all_reduce", "optimizer")
-"""The parts of a step; evaluation and checkpoints come between steps."""
-PARTS = (*TRAINING, "evaluation", "checkpoint")
 FILE = "timing.json"
 
 

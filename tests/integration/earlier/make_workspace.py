@@ -4,20 +4,29 @@ A dataset, a finished run and one that was stopped, and a detection job in each 
 """
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 import sightline
 from sightline.config import load_config
-from sightline.data.decode import encode_jpeg
-from sightline.detection.runner import Stopped as DetectionStopped
-from sightline.training.loop import Stopped as TrainingStopped
 
 IMAGES = 60
 TARGETS = ("job", "job.duckdb", "sqlite:///{place}/job.sqlite")
 TRAIN = {"model": "nano", "size": 64, "batch": 4, "threads": 1, "epochs": 3}
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """Let the exception pass by which a run says that it was stopped; it has not always been where it is now."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "Stopped":
+            raise
 
 
 def main(place: Path, expected: str) -> None:
@@ -28,7 +37,7 @@ def main(place: Path, expected: str) -> None:
     config = load_config(flags={"train": TRAIN, "tracking": {"enabled": False}})
     sightline.train("shapes", name="done", workspace=workspace, config=config)
     seen: list[int] = []
-    with suppress(TrainingStopped):
+    with until_stopped():
         sightline.train(
             "shapes",
             name="stopped",
@@ -42,7 +51,7 @@ def main(place: Path, expected: str) -> None:
     photos.mkdir()
     for number in range(IMAGES):
         pixels = np.random.default_rng(number).integers(0, 255, (16, 20, 3), np.uint8).repeat(4, 0).repeat(4, 1)
-        (photos / f"{number:02}.jpg").write_bytes(encode_jpeg(pixels))
+        Image.fromarray(pixels).save(photos / f"{number:02}.jpg", quality=95)
     (photos / "05.jpg").write_bytes(b"no image")
     for target in TARGETS:
         where = target.format(place=place) if "://" in target else target
@@ -53,7 +62,7 @@ def begin_job(workspace: Path, photos: Path, to: str) -> None:
     """Detect, and stop after some chunks."""
     told: list[int] = []
     settings = {"workspace": workspace, "engine": "torch", "threads": 1, "threshold": 0.01}
-    with suppress(DetectionStopped):
+    with until_stopped():
         sightline.detect(
             "done",
             photos,

@@ -102,8 +102,8 @@ def test_a_model_is_asked_once_whatever_is_filtered(tmp_path: Path, monkeypatch:
     sightline.synth("shapes", to="shapes", images=60, size=64, seed=1)
     save_model(tmp_path / "model", "nano", sightline.open_dataset("shapes").classes)
     asked: list[int] = []
-    predict = Predictor.predict
-    monkeypatch.setattr(Predictor, "predict", lambda *args, **options: asked.append(1) or predict(*args, **options))
+    detect = Predictor.detect
+    monkeypatch.setattr(Predictor, "detect", lambda *args: asked.append(1) or detect(*args))
     test = run(detect_page)
     assert len(asked) == 1
     for threshold in (0.1, 0.9, 0.5):

@@ -13,6 +13,8 @@ import torch
 
 from programs import need_mounts
 from sightline.data.parallel import num_cores
+from sightline.models.bundle import describe, save_bundle
+from sightline.models.factory import make_model
 
 COMMAND = [sys.executable, "-m", "sightline"]
 SMALL = ["--epochs", "2", "--batch", "4", "--size", "64", "--set", "train.threads=1"]
@@ -109,11 +111,16 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 def test_errors_are_one_sentence(tmp_path: Path) -> None:
     sightline("synth", "shapes", "--images", "20", cwd=tmp_path)
+    model = make_model("nano", num_classes=3, size=64)
+    info = describe(model, name="nano", classes=("circle", "square", "triangle"))
+    save_bundle(tmp_path / "bundle", model.state_dict(), info, {})
     for arguments, code, words in (
         (["train", "shapes", "--model", "resnet18"], 2, "take a detector such as nano"),
         (["train", "shapes", "--model", "nanno"], 2, "'nanno' is not known"),
         (["train", "nothing"], 3, "no dataset"),
         (["evaluate", "nothing", "shapes"], 3, "there is no model"),
+        (["evaluate", "./bundle", "shapes", "--engine", "warp"], 2, "engine 'warp' is not known: take one of auto"),
+        (["evaluate", "./bundle", "shapes", "--engine", "torch", "--size", "16"], 2, "greater than or equal to 32"),
     ):
         done = sightline(*arguments, cwd=tmp_path)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr

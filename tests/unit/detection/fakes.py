@@ -11,7 +11,7 @@ from sightline.detection.item import Item
 from sightline.detection.pool import Died, Done, Task
 from sightline.detection.rows import ModelName, Rows
 from sightline.errors import ImageError
-from sightline.models.predictor import Detections
+from sightline.structures import Detections
 
 MODEL = ModelName("lively", "1")
 
@@ -80,8 +80,8 @@ class FakePool:
         rows = Rows(task.items, task.chunk.name, MODEL)
         for place in range(len(task.items)):
             box = np.array([[1, 2, 3, 4]], np.float32)
-            found = Detections(box, np.array([0.5], np.float32), np.array([0], np.int32), ["circle"])
-            rows.found(place, found, width=10, height=10)
+            found = Detections(box, np.array([0.5], np.float32), np.array([0], np.int32), classes=("circle",))
+            rows.detected(place, found, width=10, height=10)
         return [Done(task, rows.table())]
 
     def close(self) -> None:

@@ -15,7 +15,6 @@ import sightline
 from sightline.data.manifest import write_manifest
 from sightline.detection.detect import DetectResult
 from sightline.detection.item import Item
-from sightline.detection.runner import Stopped
 from sightline.detection.sources.folder import FolderSource
 from sightline.errors import (
     ConfigError,
@@ -23,6 +22,7 @@ from sightline.errors import (
     FormatError,
     NotFoundError,
     SourceError,
+    Stopped,
     TooManyRejectedError,
 )
 from sightline.models.bundle import Bundle, open_bundle
@@ -71,12 +71,12 @@ def test_once_then_only_what_is_new(tmp_path: Path, photos: Path, detect: Any) -
 def test_the_bundle_says_how_images_are_prepared(photos: Path, detect: Any, classifier: Bundle) -> None:
     """A setting overrides it; asking for what is done anyway is the same job."""
     usual = detect(photos)
-    assert (usual.job.rectangular, usual.job.reduced_decode) == (True, True)
+    assert (usual.job.settings.rectangular, usual.job.settings.reduced_decode) == (True, True)
     assert detect(photos, rectangular=True, reduced_decode=True).job.id == usual.job.id
     assert detect(photos, to="square", rectangular=False).job.id != usual.job.id
     assert detect(photos, to="whole", reduced_decode=False).job.id != usual.job.id
     needs_squares = detect(photos, to="classes", model=classifier)
-    assert needs_squares.job.rectangular is False
+    assert needs_squares.job.settings.rectangular is False
     assert detect(photos, to="classes", model=classifier, rectangular=True).job.id == needs_squares.job.id
 
 
@@ -93,7 +93,7 @@ def test_jobs_of_bundles_of_the_first_format_go_on(
     (old / "manifest.json").unlink()
     write_manifest(old)
     job = detect(photos, model=open_bundle(old)).job
-    assert (job.rectangular, job.reduced_decode) == (True, True)
+    assert (job.settings.rectangular, job.settings.reduced_decode) == (True, True)
 
 
 @pytest.mark.parametrize("to", ["job.duckdb", "sqlite:///{tmp}/job.sqlite", "./{tmp}/elsewhere"])
@@ -389,6 +389,7 @@ def test_a_model_that_moved_is_the_same_job(tmp_path: Path, photos: Path, detect
 def test_precision_is_part_of_the_job(photos: Path, detect: Any) -> None:
     """Rows of another precision are other rows; an engine that has no other refuses."""
     job = detect(photos).job
-    assert (job.precision, replace(job, precision="bfloat16").id == job.id) == ("auto", False)
+    other = replace(job, settings=replace(job.settings, precision="bfloat16"))
+    assert (job.settings.precision, other.id == job.id) == ("auto", False)
     with pytest.raises(ConfigError, match="'torch' does not run in bfloat16"):
         detect(photos, None, precision="bfloat16")

@@ -8,7 +8,7 @@ from fakes import Images, names
 
 from sightline.cluster.preflight import PROCESS_MEMORY, Node
 from sightline.config import load_config
-from sightline.detection.detect import Prepared, prepare
+from sightline.detection.detect import JobSpec, prepare
 from sightline.detection.preflight import check_cores, check_detection, worker_memory
 from sightline.detection.rows import ModelName
 from sightline.errors import ConfigError
@@ -17,14 +17,14 @@ from sightline.models.bundle import Bundle
 MB = 1 << 20
 
 
-def prepared(bundle: Bundle, source: Images, place: Path, **settings: Any) -> Prepared:
+def spec_of(bundle: Bundle, source: Images, place: Path, **settings: Any) -> JobSpec:
     config = load_config(flags={"detect": {"engine": "torch", **settings}})
     return prepare(source, bundle, ModelName("nano", "1"), config, device="cpu", cache=place)
 
 
 def test_memory_grows_with_the_model_the_batch_the_size_and_the_threads(bundle: Bundle, tmp_path: Path) -> None:
     def memory(model: int = MB, threads: int = 1, **settings: Any) -> int:
-        return worker_memory(prepared(bundle, names(1), tmp_path, **settings), model, threads=threads)
+        return worker_memory(spec_of(bundle, names(1), tmp_path, **settings), model, threads=threads)
 
     least = memory(threads=1)
     assert memory(model=11 * MB) == least + 20 * MB
@@ -36,7 +36,7 @@ def test_memory_grows_with_the_model_the_batch_the_size_and_the_threads(bundle: 
 def test_jobs_that_fit_and_jobs_that_do_not(bundle: Bundle, tmp_path: Path) -> None:
     def check(workers: int, memory: int, **settings: Any) -> list[str]:
         notes: list[str] = []
-        job = prepared(bundle, names(1), tmp_path, workers=workers, **settings)
+        job = spec_of(bundle, names(1), tmp_path, workers=workers, **settings)
         check_detection(job, [Node(2, memory)], on_note=notes.append)
         return notes
 
@@ -57,5 +57,5 @@ def test_cores_are_checked_before_the_model_is_known() -> None:
 
 
 def test_a_job_is_the_same_with_it(bundle: Bundle, tmp_path: Path) -> None:
-    ids = {prepared(bundle, names(1), tmp_path, oversubscribe=given).job.id for given in (False, True)}
+    ids = {spec_of(bundle, names(1), tmp_path, oversubscribe=given).job.id for given in (False, True)}
     assert len(ids) == 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.detection.tiles import Tiling, merge_tiles
-from sightline.models.predictor import Detections
+from sightline.structures import Detections
 
 SIDES = st.integers(1, 3000)
 
@@ -28,7 +28,7 @@ def found(*rows: tuple[int, float, tuple[float, float, float, float]]) -> Detect
         np.array([box for _, _, box in rows], np.float32).reshape(-1, 4),
         np.array([score for _, score, _ in rows], np.float32),
         np.array([label for label, _, _ in rows], np.int32),
-        [("cat", "dog")[label] for label, _, _ in rows],
+        classes=("cat", "dog"),
     )
 
 

@@ -33,8 +33,10 @@ from sightline.engines.opening import open_predictor
 from sightline.errors import ConfigError, NotFoundError
 from sightline.models.bundle import Bundle, describe, save_bundle
 from sightline.models.factory import make_model
-from sightline.models.predictor import Detections, Predictor
+from sightline.models.predictor import Predictor
+from sightline.structures import Detections
 from sightline.workspace import Workspace
+from support.inference import settings_of
 
 ITEM = Item("a", "/photos/a.jpg", "", "a")
 HOSTILE = ["<script>alert(1)</script>", "\"'`; drop table images; --", "two\nlines\r\n\t", "ж" * 300, "\udcff"]
@@ -51,12 +53,12 @@ ious = st.sampled_from([0.01, 0.3, 0.5, 1.0])
 
 def found(rows: Sequence[Row], classes: str = "abc") -> Detections:
     boxes = [(min(x, x1), min(y, y1), max(x, x1), max(y, y1)) for _, _, (x, y, x1, y1) in rows]
-    names = [name for name, _, _ in rows]
+    known = tuple(dict.fromkeys([*classes, *(name for name, _, _ in rows)]))
     return Detections(
         np.array(boxes, np.float32).reshape(-1, 4),
         np.array([score for _, score, _ in rows], np.float32),
-        np.array([classes.find(name) for name in names], np.int32),
-        names,
+        np.array([known.index(name) for name, _, _ in rows], np.int32),
+        classes=known,
     )
 
 
@@ -154,7 +156,7 @@ def photos(tmp_path: Path) -> Folder:
 
 @pytest.fixture(scope="module")
 def lively(bundle: Bundle) -> Predictor:
-    return open_predictor(bundle, engine="torch", threads=1)
+    return open_predictor(bundle, settings_of(bundle))
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +168,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
         model.get_parameter("net.class_map.bias").fill_(0)
     info = describe(model, name="nano", classes=("square", "triangle", "star"), score_threshold=0.25)
     made = save_bundle(tmp_path_factory.mktemp("model") / "other", model.state_dict(), info, {})
-    return open_predictor(made, engine="torch", threads=1)
+    return open_predictor(made, settings_of(made))
 
 
 def run(first: Predictor, second: Predictor, folder: Path, *, limit: int = 100, **given: Any) -> Comparison:
@@ -188,7 +190,8 @@ def test_classes_in_another_order(lively: Predictor, photos: Folder, tmp_path: P
         weights[name] = weights[name][[0, *(1 + label for label in order)]].clone()
     info = lively.bundle.info
     moved = info.model_copy(update={"classes": tuple(info.classes[label] for label in order)})
-    turned = open_predictor(save_bundle(tmp_path / "turned", weights, moved, {}), engine="torch", threads=1)
+    turned_bundle = save_bundle(tmp_path / "turned", weights, moved, {})
+    turned = open_predictor(turned_bundle, settings_of(turned_bundle))
     compared = run(lively, turned, photos(3))
     assert turned.classes != lively.classes == compared.classes
     for one in compared.found:
@@ -271,7 +274,7 @@ def test_settings_that_mean_nothing(lively: Predictor, photos: Folder, given: di
 
 def test_classifiers(classifier: Bundle, lively: Predictor, photos: Folder) -> None:
     """What an image is, is one box around it; also beside a detector."""
-    sorter, folder = open_predictor(classifier, engine="torch", threads=1), photos(3)
+    sorter, folder = open_predictor(classifier, settings_of(classifier)), photos(3)
     for one in run(sorter, sorter, folder, threshold=0.99).found:
         assert one.first.boxes.tolist() == [[0, 0, one.width, one.height]]
         assert (one.matched, one.weight) == (((0, 0),), 0)
@@ -283,7 +286,7 @@ def test_classifiers(classifier: Bundle, lively: Predictor, photos: Folder) -> N
 def test_classifiers_that_differ(classifier: Bundle, photos: Folder, tmp_path: Path) -> None:
     names = classifier.info.model_copy(update={"classes": ("dog", "cat")})
     made = save_bundle(tmp_path / "turned", classifier.load().state_dict(), names, {})
-    sorter, turned = (open_predictor(bundle, engine="torch", threads=1) for bundle in (classifier, made))
+    sorter, turned = (open_predictor(bundle, settings_of(bundle)) for bundle in (classifier, made))
     for one in run(sorter, turned, photos(3)).found:
         assert one.other_class == ((0, 0),)
         assert one.weight == pytest.approx(one.first.scores[0])

@@ -3,7 +3,7 @@
 import collections
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from fakes import MODEL, Images, item, jpeg
@@ -12,10 +12,11 @@ from sightline.detection.item import Item
 from sightline.detection.plan import Chunk
 from sightline.detection.pool import Done, InProcess, StallTimer, Task, WatchClock
 from sightline.detection.tiles import Tiling
-from sightline.detection.worker import Look, Worker
+from sightline.detection.worker import Worker
 from sightline.engines.opening import open_predictor
 from sightline.errors import WorkerError
 from sightline.models.bundle import Bundle
+from support.inference import TORCH
 
 
 @dataclass
@@ -42,7 +43,7 @@ def task(name: str) -> Task:
 
 
 def test_a_worker_that_gets_nowhere_ends_the_run(bundle: Bundle, source: Hanging) -> None:
-    worker = Worker(open_predictor(bundle, engine="torch", threads=1), source, Look(threshold=0.1), MODEL)
+    worker = Worker(open_predictor(bundle, TORCH), source, TORCH, MODEL)
     pool = InProcess(worker, stall_s=0.5)
     pool.submit(task("a"))
     done: list[object] = []
@@ -79,8 +80,8 @@ def test_time_in_which_nobody_watched_is_no_stall() -> None:
 
 def test_tiles_are_progress(bundle: Bundle) -> None:
     """An image of many tiles may take longer than a stall."""
-    look = Look(threshold=0.1, tiling=Tiling(64, 0.25))
-    worker = Worker(open_predictor(bundle, engine="torch", threads=1), Images({"wide": jpeg(200, 100)}), look, MODEL)
+    settings = replace(TORCH, tile=64, overlap=0.25)
+    worker = Worker(open_predictor(bundle, TORCH), Images({"wide": jpeg(200, 100)}), settings, MODEL)
     worker.process("chunk", (item("wide"),))
     worker.close()
-    assert worker.done == len(look.tiling.tiles(width=200, height=100)) > 1  # type: ignore[union-attr]
+    assert worker.done == len(Tiling(64, 0.25).tiles(width=200, height=100)) > 1

@@ -72,7 +72,7 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path, mode: i
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == mode
     model = make_model("nano", num_classes=2, size=64)
     with pytest.raises(StorageError, match="are not used"):
-        onnx_form(model, cache=tmp_path / "cache", key="0" * 64)
+        onnx_form(model.source("0" * 64), cache=tmp_path / "cache")
 
 
 def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import torch
-from lively import make_images, make_lively
+from lively import make_canvases, make_lively
 
 from sightline.engines.int8 import _depthwise_layers, quantize_form
 from sightline.engines.onnx_form import export_onnx
@@ -11,7 +11,7 @@ from sightline.engines.onnx_form import export_onnx
 
 def quantized(family: str) -> list[onnx.ModelProto]:
     model = make_lively(family)
-    form = quantize_form(export_onnx(model), model, make_images(2, 64, 96).split(1))
+    form = quantize_form(export_onnx(model), model.source(), list(make_canvases(2, 64, 96)))
     return [onnx.load_from_string(content) for content in form.values()]
 
 

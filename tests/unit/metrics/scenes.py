@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sightline.metrics.columns import Detections
 from sightline.metrics.detection import DetectionMetric
-from sightline.structures import Annotation
+from sightline.structures import Annotation, Detections
 
 Scene = list[tuple[Annotation, Detections]]
 

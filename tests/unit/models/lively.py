@@ -3,7 +3,9 @@
 Fresh networks give next to nothing: BatchNorm knows no statistics yet, and heads begin at background.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sightline.models.detector import Detector, Target
@@ -29,6 +31,11 @@ def make_lively(name: str, *, num_classes: int = 3, size: int = 128) -> Detector
             if head.bias is not None and name not in CLASSIFIERS:
                 nn.init.constant_(head.bias, 0.0)
     return model.eval()
+
+
+def make_canvases(count: int, height: int, width: int) -> NDArray[np.uint8]:
+    """The same images as B x H x W x 3, as `detect` takes them."""
+    return np.ascontiguousarray(make_images(count, height, width).permute(0, 2, 3, 1).numpy())
 
 
 def make_images(count: int, height: int, width: int) -> Tensor:

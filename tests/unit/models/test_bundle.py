@@ -19,6 +19,7 @@ from sightline.engines.opening import open_predictor
 from sightline.errors import DamagedError, NotFoundError, StorageError, TrainingError
 from sightline.models.bundle import Bundle, describe, open_bundle, save_bundle
 from sightline.models.factory import make_model
+from support.inference import settings_of
 
 FILES = ["weights.safetensors", "model.json", "README.md", "picture-00.jpg", "manifest.json"]
 
@@ -145,8 +146,9 @@ def test_a_bundle_of_the_first_format_is_used_as_detect_used_it(tmp_path: Path, 
     (bundle.path / "model.json").write_text(json.dumps(values))
     (bundle.path / "manifest.json").unlink()
     write_manifest(bundle.path)
-    preprocessor = open_predictor(open_bundle(bundle.path), engine="torch", threads=1).preprocessor
-    assert preprocessor == open_predictor(bundle, engine="torch", threads=1).preprocessor
+    old = open_bundle(bundle.path)
+    preprocessor = open_predictor(old, settings_of(old)).preprocessor
+    assert preprocessor == open_predictor(bundle, settings_of(bundle)).preprocessor
     assert (preprocessor.letterbox.square, preprocessor.reduced_decode) == (square, True)
 
 

@@ -34,8 +34,7 @@ def test_detectors_learn_and_detect(name: str) -> None:
     nothing = model.loss(IMAGES[:0], [], [])
     assert [term.name for term in nothing] == [term.name for term in terms]
     assert all(term.total == 0 for term in nothing)
-    with torch.inference_mode():
-        found = model.eval().detect(IMAGES)
+    found = model.eval().detect(np.ascontiguousarray(IMAGES.permute(0, 2, 3, 1).numpy()))
     assert len(found) == 2
     assert all(((one.labels >= 0) & (one.labels < 3)).all() for one in found)
 
@@ -64,7 +63,7 @@ def test_statistics_of_batchnorm_follow_within_tens_of_steps(name: str) -> None:
 def test_small_images_are_made_larger(name: str) -> None:
     image = np.zeros((40, 80, 3), np.uint8)
     truth = Annotation(np.array([[10, 10, 20, 40]], np.float32), np.zeros(1, np.int32), np.zeros(1, np.bool_))
-    fitted, moved = make_model(name, num_classes=3, size=160).preprocess()(image, truth)
+    fitted, moved = make_model(name, num_classes=3, size=160).letterbox(image, truth)
     assert fitted.shape == (160, 160, 3)
     assert moved.boxes.tolist() == [[20, 20, 40, 80]]
 

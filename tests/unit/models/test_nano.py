@@ -3,12 +3,17 @@
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sightline.models.detector import Target, total_loss
+from sightline.models.graph import run_in_torch
 from sightline.models.nano import NanoDetector
+from sightline.models.nano_boxes import decode_boxes, decode_scores, flatten_map, grid_points
+from sightline.models.nano_inference import NanoInference
 
 NUM_CLASSES = 3
 
@@ -21,6 +26,10 @@ def make_model(*, width: int = 16, seed: int = 0) -> NanoDetector:
 def make_images(count: int, height: int = 64, width: int = 96) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (count, 3, height, width), generator=generator, dtype=torch.uint8)
+
+
+def canvases(count: int, height: int = 64, width: int = 96) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(make_images(count, height, width).permute(0, 2, 3, 1).numpy())
 
 
 def make_target(*boxes: tuple[float, float, float, float], label: int = 1, ignore: bool = False) -> Target:
@@ -43,7 +52,7 @@ def test_maps_have_a_prediction_at_every_eighth_pixel(height: int, width: int) -
 
 def test_sides_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="multiples of 32"):
-        make_model().detect(make_images(1, 64, 90))
+        make_model().detect(canvases(1, 64, 90))
 
 
 def test_every_parameter_gets_a_gradient() -> None:
@@ -104,20 +113,22 @@ def test_the_loss_is_deterministic() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_detections_keep_to_the_image_and_the_limits(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    model = NanoDetector(NUM_CLASSES, width=16, score_threshold=0.0, max_detections=7).to(dtype).eval()
-    found = model.detect(make_images(2))
+    model = NanoDetector(NUM_CLASSES, width=16).to(dtype).eval()
+    around = NanoInference(min_score=0.0, max_detections=7)
+    images = canvases(2).transpose(0, 3, 1, 2)
+    found = around.detect(run_in_torch(model.graphs(), model.device), images)
     assert len(found) == 2
     for one in found:
         assert one.boxes.shape == (7, 4)
-        assert one.scores.dtype == dtype
-        assert (one.scores.diff() <= 0).all()
-        assert one.labels.dtype == torch.int64
+        assert torch.from_numpy(one.scores).dtype == dtype
+        assert (np.diff(one.scores) <= 0).all()
+        assert one.labels.dtype == np.int32
         assert (one.boxes >= 0).all()
-        assert (one.boxes <= torch.tensor([96, 64, 96, 64])).all()
+        assert (one.boxes <= [96, 64, 96, 64]).all()
 
 
 def test_no_images_give_no_detections() -> None:
-    assert make_model().eval().detect(make_images(0)) == []
+    assert make_model().eval().detect(canvases(0)) == []
 
 
 def test_half_precision_stays_finite() -> None:
@@ -145,6 +156,24 @@ def test_the_forward_pass_can_be_exported_for_any_batch() -> None:
 
 
 def test_preprocess_can_be_sent_to_workers() -> None:
-    fit = make_model().preprocess()
+    fit = make_model().letterbox
     copy: Callable[..., object] = pickle.loads(pickle.dumps(fit))
     assert copy == fit
+
+
+def test_boxes_and_scores_are_decoded_as_in_the_loss() -> None:
+    """In NumPy for engines, in torch where gradients are needed."""
+    model = make_model().eval()
+    with torch.no_grad():
+        logits, raw = model(make_images(2))
+    points = grid_points(*raw.shape[-2:], stride=8, like=raw)
+    boxes = decode_boxes(flatten_map(raw), points, stride=8).clamp(min=0)
+    boxes = torch.minimum(boxes, torch.tensor([96.0, 64, 96, 64]))
+    scores = decode_scores(flatten_map(logits))
+    around = NanoInference(min_score=0.0, nms_iou=1.0, max_detections=10_000)
+    found = around.detect(lambda name, images: (logits, raw), canvases(2).transpose(0, 3, 1, 2))
+    for one, own_boxes, own_scores in zip(found, boxes, scores, strict=True):
+        values, order = own_scores.flatten().sort(descending=True)
+        assert len(one) == len(values)
+        np.testing.assert_allclose(one.scores, values, atol=1e-6)
+        np.testing.assert_allclose(one.boxes[:5], own_boxes[order[:5] // NUM_CLASSES], atol=1e-3)

@@ -15,7 +15,8 @@ from sightline.data.decode import decode
 from sightline.errors import ConfigError, ImageError
 from sightline.models.bundle import Bundle, describe, save_bundle
 from sightline.models.factory import make_model
-from sightline.models.predictor import Classification, Detections, Predictor
+from sightline.models.predictor import Predictor
+from sightline.structures import Classification, Detections
 
 
 @pytest.fixture
@@ -159,3 +160,8 @@ def test_a_classifier_gives_a_label_and_a_score(tmp_path: Path) -> None:
 def test_an_engine_that_is_not_known(bundle: Bundle) -> None:
     with pytest.raises(ConfigError, match="engine 'warp' is not known"):
         sightline.load_model(bundle.path, engine="warp")
+
+
+def test_no_threads_are_refused(bundle: Bundle) -> None:
+    with pytest.raises(ConfigError, match="threads is 0: give 1 or more"):
+        sightline.load_model(bundle.path, threads=0)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from lively import make_images, make_lively
+from lively import make_canvases, make_images, make_lively
 
 from sightline.errors import ConfigError, MissingExtraError
 from sightline.models import yolo_package
 from sightline.models.detector import Target, total_loss
 from sightline.models.factory import FAMILIES, make_model
-from sightline.models.yolo import NAMES, YoloDetector
+from sightline.models.yolo import YoloDetector
 from sightline.models.yolo_boxes import decode_predictions
+from sightline.models.yolo_metadata import NAMES
 
 
 @pytest.fixture(autouse=True)
@@ -82,13 +83,13 @@ def test_boxes_are_decoded_as_by_the_package(name: str) -> None:
 
 def test_detections_are_boxes_in_the_image() -> None:
     model = make_lively("yolov8n")
-    found = model.detect(make_images(2, 64, 96))
+    found = model.detect(make_canvases(2, 64, 96))
     assert len(found) == 2
     assert all(len(one.boxes) == len(one.scores) == len(one.labels) > 0 for one in found)
     assert all(0 <= label < 3 for one in found for label in one.labels.tolist())
-    assert model.detect(make_images(0, 64, 96)) == []
+    assert model.detect(make_canvases(0, 64, 96)) == []
     with pytest.raises(ValueError, match="multiples of 32"):
-        model.detect(make_images(1, 64, 88))
+        model.detect(make_canvases(1, 64, 88))
 
 
 def test_all_sizes_are_families_under_their_licence() -> None:

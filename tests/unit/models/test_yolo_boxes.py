@@ -1,16 +1,17 @@
 """Candidates are chosen and suppressed as Ultralytics' validation does it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from sightline.models.detector import Found
-from sightline.models.yolo_boxes import choose_boxes
+from sightline.models.yolo_inference import YoloInference
+from sightline.structures import Detections
 
 
-def choose(output: Tensor, *, score_threshold: float = 0.001, max_detections: int = 300) -> Found:
-    return choose_boxes(output, score_threshold=score_threshold, nms_iou=0.7, max_detections=max_detections)
+def choose(output: Tensor, *, min_score: float = 0.001, max_detections: int = 300) -> Detections:
+    return YoloInference(640, min_score=min_score, max_detections=max_detections).select(output.numpy())
 
 
 def head(*rows: list[float]) -> Tensor:
@@ -37,11 +38,11 @@ def test_it_is_what_the_plain_way_finds(threshold: float) -> None:
     generator = torch.Generator().manual_seed(0)
     places = torch.rand(4, 200, generator=generator) * torch.tensor([[60.0], [60], [30], [30]]) + 10
     output = torch.cat([places, torch.rand(3, 200, generator=generator)])
-    found, expected = choose(output, score_threshold=threshold, max_detections=1000), plain_choice(output, threshold)
+    found, expected = choose(output, min_score=threshold, max_detections=1000), plain_choice(output, threshold)
     assert len(expected) > 10
     assert found.labels.tolist() == [label for _, label, _ in expected]
-    torch.testing.assert_close(found.scores, torch.tensor([score for score, _, _ in expected]))
-    torch.testing.assert_close(found.boxes, torch.tensor([box for _, _, box in expected]))
+    np.testing.assert_allclose(found.scores, np.array([score for score, _, _ in expected]), rtol=1e-5)
+    np.testing.assert_allclose(found.boxes, np.array([box for _, _, box in expected]), rtol=1e-5)
 
 
 def test_a_place_may_be_of_several_classes() -> None:
@@ -78,4 +79,6 @@ def test_nothing_above_the_threshold_is_nothing() -> None:
 
 
 def test_half_precision_comes_back_single() -> None:
-    assert choose(head([600, 50, 20, 20, 0.5]).half()).boxes.dtype == torch.float32
+    raw = head([600, 50, 20, 20, 0.5]).half()[None]
+    (found,) = YoloInference(640).detect(lambda name, images: (raw,), np.zeros((1, 3, 64, 64), np.uint8))
+    assert found.boxes.dtype == np.float32

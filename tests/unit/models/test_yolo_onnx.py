@@ -1,31 +1,24 @@
 """A YOLO in ONNX detects like any model, through every engine that can run it."""
 
-import copy
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 from yolo_files import CELL, NAMES, make_scene, write_yolo
 
 import sightline
+from sightline.config import DetectConfig
 from sightline.engines.exported import open_exported
-from sightline.engines.factory import open_engine
+from sightline.engines.factory import open_engine, resolve_engine
+from sightline.engines.settings import resolve_inference
 from sightline.errors import ConfigError, DamagedError
 from sightline.models.bundle import Bundle, open_bundle
-from sightline.models.detector import Found
 from sightline.models.factory import FAMILIES, make_model
-from sightline.models.yolo_onnx import YoloOnnx
+from sightline.structures import Detections
 
 ENGINES = ("onnxruntime", "openvino")
 STATIC = {"batch": 1, "height": 128, "width": 128}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +31,11 @@ def import_with(tmp_path: Path, **axes: int) -> Bundle:
     return sightline.import_model(write_yolo(tmp_path / "yolo.onnx", **axes), tmp_path / "bundle")
 
 
-def as_batch(*scenes: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.stack(scenes)).permute(0, 3, 1, 2)
+def as_batch(*scenes: np.ndarray) -> NDArray[np.uint8]:
+    return np.stack(scenes)
 
 
-def boxes_of(found: Found) -> list[tuple[str, list[float]]]:
+def boxes_of(found: Detections) -> list[tuple[str, list[float]]]:
     return sorted((NAMES[label], box) for label, box in zip(found.labels.tolist(), found.boxes.tolist(), strict=True))
 
 
@@ -50,17 +43,22 @@ def cell(left: int, top: int) -> list[float]:
     return [left, top, left + CELL, top + CELL]
 
 
+def test_a_machine_with_gpus_runs_it_as_one_without(bundle: Bundle) -> None:
+    alone = resolve_inference(bundle, DetectConfig(threads=4), device="cpu", max_pixels=10**6, concurrent=True)
+    assert resolve_inference(bundle, DetectConfig(threads=4), device="cuda", max_pixels=10**6, concurrent=True) == alone
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("width", "height"), [(128, 128), (160, 64), (64, 192)])
 def test_any_batch_and_shape(bundle: Bundle, engine: str, width: int, height: int) -> None:
-    model = bundle.load()
-    assert model.rectangular
+    source = bundle.source()
+    assert source.inference.rectangular
     scenes = [
         make_scene(width, height, {(32, 0): 0}),
         make_scene(width, height, {}),
         make_scene(width, height, {(0, 32): 1, (32, 32): 2}),
     ]
-    found = open_engine(model, name=engine, threads=1).detect(as_batch(*scenes))
+    found = open_engine(source, name=engine, threads=1).detect(as_batch(*scenes))
     assert [boxes_of(one) for one in found] == [
         [("red", cell(32, 0))],
         [],
@@ -72,24 +70,23 @@ def test_any_batch_and_shape(bundle: Bundle, engine: str, width: int, height: in
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_static_file_is_given_what_it_takes(tmp_path: Path, engine: str, batch: int) -> None:
-    model = import_with(tmp_path, **STATIC | {"batch": batch}).load()
-    assert not model.rectangular
+    source = import_with(tmp_path, **STATIC | {"batch": batch}).source()
+    assert not source.inference.rectangular
     scenes = [make_scene(128, 128, {(32 * place, 64): place}) for place in range(3)]
-    found = open_engine(model, name=engine, threads=1).detect(as_batch(*scenes))
+    opened = open_engine(source, name=engine, threads=1)
+    found = opened.detect(as_batch(*scenes))
     assert [boxes_of(one) for one in found] == [[(NAMES[place], cell(32 * place, 64))] for place in range(3)]
     with pytest.raises(ValueError, match="expected 128 x 128"):
-        model.detect(as_batch(make_scene(64, 128, {})))
+        opened.detect(as_batch(make_scene(64, 128, {})))
 
 
 def test_sides_that_are_no_multiples_are_refused(bundle: Bundle) -> None:
     with pytest.raises(ValueError, match="multiples of 32"):
-        bundle.load().detect(torch.zeros(1, 3, 64, 70, dtype=torch.uint8))
+        open_engine(bundle.source(), threads=1).detect(np.zeros((1, 64, 70, 3), np.uint8))
 
 
 def test_no_images_give_nothing(bundle: Bundle) -> None:
-    model = bundle.load()
-    assert model.detect(torch.zeros(0, 3, 64, 64, dtype=torch.uint8)) == []
-    assert open_engine(model, threads=1).detect(torch.zeros(0, 3, 64, 64, dtype=torch.uint8)) == []
+    assert open_engine(bundle.source(), threads=1).detect(np.zeros((0, 64, 64, 3), np.uint8)) == []
 
 
 @pytest.mark.parametrize("engine", ["auto", *ENGINES])
@@ -105,43 +102,37 @@ def test_predict_gives_pixels_of_the_original(bundle: Bundle, engine: str, tmp_p
 
 
 def test_auto_takes_the_fastest_that_runs_it(bundle: Bundle) -> None:
-    engine = open_engine(bundle.load(), threads=1)
-    assert (engine.name, engine.reason) == ("openvino", "the fastest for an ONNX file that is installed")
+    engine = open_engine(bundle.source(), threads=1)
+    assert engine.name == "openvino"
+    assert resolve_engine(bundle, "auto", "cuda") == (engine.name, "the fastest for an ONNX file that is installed")
 
 
 def test_torch_does_not_run_it(bundle: Bundle, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is an ONNX file: take onnxruntime or openvino"):
+    with pytest.raises(ConfigError, match=r"is an ONNX file.* take onnxruntime or openvino"):
         sightline.load_model(bundle.path, engine="torch", workspace=tmp_path)
 
 
 def test_another_size(bundle: Bundle, tmp_path: Path) -> None:
-    assert bundle.load(size=256).preprocess().canvas(width=100, height=50) == (256, 256)
+    assert bundle.source(size=256).inference.letterbox.canvas(width=100, height=50) == (256, 256)
     with pytest.raises(ConfigError, match="size is 256, and the ONNX file of this model takes 128 only"):
-        import_with(tmp_path, **STATIC).load(size=256)
+        import_with(tmp_path, **STATIC).source(size=256)
 
 
-def test_a_higher_floor_goes_into_the_engine(bundle: Bundle) -> None:
-    model = bundle.load()
-    assert isinstance(model, YoloOnnx)
+def test_a_higher_minimum_goes_into_the_engine(bundle: Bundle) -> None:
     scene = make_scene(64, 64, {(0, 0): 0})
     scene[32:, 32:] = (0, 0, 160)  # Blue, with a score of 0.25.
-    assert len(open_engine(model, threads=1).detect(as_batch(scene))[0].scores) == 2
-    model.score_threshold = 0.3
-    assert boxes_of(open_engine(model, threads=1).detect(as_batch(scene))[0]) == [("red", cell(0, 0))]
-
-
-def test_copies_and_pickles_detect_too(bundle: Bundle) -> None:
-    model, images = bundle.load(), as_batch(make_scene(64, 64, {(0, 32): 2}))
-    expected = boxes_of(model.detect(images)[0])  # Its session is open now, and cannot be copied.
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert boxes_of(other.detect(images)[0]) == expected == [("blue", cell(0, 32))]
+    engine = open_engine(bundle.source(), threads=1)
+    assert len(engine.detect(as_batch(scene))[0]) == 2
+    engine.model.raise_min_score(0.3)
+    assert boxes_of(engine.detect(as_batch(scene))[0]) == [("red", cell(0, 0))]
+    assert len(open_engine(bundle.source(), threads=1).detect(as_batch(scene))[0]) == 2, "of this engine only"
 
 
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_it_is_exported_like_any_model(bundle: Bundle, to: str, tmp_path: Path) -> None:
     directory = sightline.export_model(bundle.path, to=to, output=tmp_path / "out", workspace=tmp_path)
     images = as_batch(make_scene(96, 64, {(64, 32): 1}))
-    assert boxes_of(open_exported(bundle.load(), directory, threads=1).detect(images)[0]) == [("green", cell(64, 32))]
+    assert boxes_of(open_exported(bundle.source(), directory, threads=1).detect(images)[0]) == [("green", cell(64, 32))]
 
 
 def test_it_is_not_trained_nor_made_anew(bundle: Bundle) -> None:
@@ -149,7 +140,7 @@ def test_it_is_not_trained_nor_made_anew(bundle: Bundle) -> None:
     with pytest.raises(ConfigError, match="'yolo-onnx' is an ONNX file, which `sightline import` makes a bundle of"):
         make_model("yolo-onnx", num_classes=3)
     with pytest.raises(ConfigError, match="cannot be trained"):
-        bundle.load().loss(torch.zeros(1, 3, 64, 64, dtype=torch.uint8), [], [1])
+        bundle.load()
 
 
 @pytest.mark.parametrize("file", ["model.onnx", "model.json", "README.md", "manifest.json"])
@@ -163,5 +154,6 @@ def test_a_flipped_byte_is_refused_wherever_it_is(tmp_path: Path, file: str) -> 
 
 
 def test_only_some_families_take_any_shape() -> None:
-    assert make_model("nano", num_classes=2).rectangular
-    assert not any(make_model(name, num_classes=2).rectangular for name in ("ssdlite", "retinanet", "resnet18"))
+    assert make_model("nano", num_classes=2).inference.rectangular
+    others = ("ssdlite", "retinanet", "resnet18")
+    assert not any(make_model(name, num_classes=2).inference.rectangular for name in others)

@@ -11,8 +11,8 @@ from torchvision.models import detection as tvd
 import sightline
 from sightline.errors import ConfigError, DamagedError, ExistsError, FormatError, NotFoundError
 from sightline.models.bundle import open_bundle
-from sightline.models.predictor import Classification
 from sightline.registering.conversion import parse_classes
+from sightline.structures import Classification
 
 
 class Payload:

@@ -7,8 +7,8 @@ from PIL import Image
 
 from sightline.report.charts import to_png
 from sightline.report.curve import learning_curve
-from sightline.report.predictions import Prediction, draw_prediction
-from sightline.structures import Annotation, empty_boxes
+from sightline.report.predictions import draw_prediction
+from sightline.structures import Annotation, Detections, empty_boxes
 
 
 def test_a_curve_of_many_steps_and_of_evaluations_alone() -> None:
@@ -28,7 +28,7 @@ def test_a_curve_of_many_steps_and_of_evaluations_alone() -> None:
 def test_truth_stands_left_and_findings_right() -> None:
     black = np.zeros((60, 120, 3), np.uint8)
     truth = Annotation(np.array([[10, 10, 50, 50]], np.float32), np.array([0], np.int32), np.array([False]))
-    nothing = Prediction(empty_boxes(), np.zeros(0, np.float32), np.zeros(0, np.int32))
+    nothing = Detections(empty_boxes(), np.zeros(0, np.float32), np.zeros(0, np.int32))
     sheet = np.asarray(draw_prediction(black, truth, nothing, classes=["cat"]))
     below_caption = sheet[40:]
     left, right = below_caption[:, :480], below_caption[:, 488:]

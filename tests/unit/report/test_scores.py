@@ -8,11 +8,10 @@ import pytest
 from rich.console import Console
 
 from sightline.metrics.classification import ClassificationMetric, ClassificationResult
-from sightline.metrics.columns import Detections
 from sightline.metrics.detection import DetectionMetric
 from sightline.metrics.result import DetectionResult
 from sightline.report.scores import MOST_IN_MATRIX, print_scores
-from sightline.structures import Annotation
+from sightline.structures import Annotation, Detections
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 60, 60], [100, 100, 300, 300]], np.float32)
 

@@ -1,6 +1,5 @@
 """What workers agree on before they train: the numbers they compute in, the settings, the dataset."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,18 @@ import torch
 from together import Together, run_together
 
 import sightline
-from sightline.config import TrainConfig, load_config
+from sightline.config import Config, TrainConfig, load_config
+from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, TrainingError
 from sightline.training import job as job_module
-from sightline.training.collective import Alone
-from sightline.training.job import Job, agree_on_precision
-from sightline.training.launch import _as_rank_0, _local_workers
+from sightline.training.collective import SingleProcess
+from sightline.training.job import agree_on_precision
+from sightline.training.launch import _local_workers, _of_rank_0
 
 CPU = torch.device("cpu")
 
 
-class Peers(Alone):
+class Peers(SingleProcess):
     """A worker whose peers answer as given."""
 
     def __init__(self, *others: Any) -> None:
@@ -45,39 +45,42 @@ def test_precision(own: str, others: list[str], agreed: str, monkeypatch: pytest
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     place: Path = tmp_path_factory.mktemp("workspace")
     sightline.synth("shapes", "shapes", images=4, seed=1, workspace=place)
-    return Job(sightline.open_dataset("shapes", workspace=place), load_config(flags={"train": {"lr": 0.5}}), None)
+    return sightline.open_dataset("shapes", workspace=place)
 
 
-def test_all_workers_take_the_settings_of_rank_0(job: Job) -> None:
+def config(lr: float = 0.5) -> Config:
+    return load_config(flags={"train": {"lr": lr}})
+
+
+def test_all_workers_take_the_settings_of_rank_0(dataset: Dataset) -> None:
     """Each has resolved what was left open by what its own machine has."""
 
     def work(collective: Together) -> float | None:
-        train = job.config.train.model_copy(update={"lr": 0.1 * (collective.rank + 1)})
-        own = replace(job, config=job.config.model_copy(update={"train": train}))
-        return _as_rank_0(own, collective, place="cpu over gloo").config.train.lr
+        own = config(lr=0.1 * (collective.rank + 1))
+        return _of_rank_0(own, dataset, collective, place="cpu over gloo").train.lr
 
     assert run_together(3, work) == [0.1, 0.1, 0.1]
 
 
-def test_another_dataset_on_one_worker_is_refused(job: Job, tmp_path: Path) -> None:
+def test_another_dataset_on_one_worker_is_refused(dataset: Dataset, tmp_path: Path) -> None:
     sightline.synth("shapes", "shapes", images=5, seed=2, workspace=tmp_path)
     other = sightline.open_dataset("shapes", workspace=tmp_path)
 
     def work(collective: Together) -> None:
-        _as_rank_0(replace(job, dataset=other) if collective.rank == 1 else job, collective, place="cpu over gloo")
+        _of_rank_0(config(), other if collective.rank == 1 else dataset, collective, place="cpu over gloo")
 
     with pytest.raises(TrainingError, match=r"the content of the dataset must be the same .* rank 1: shapes"):
         run_together(2, work)
 
 
-def test_another_backend_on_one_worker_is_refused(job: Job) -> None:
+def test_another_backend_on_one_worker_is_refused(dataset: Dataset) -> None:
     """The first sum of gradients would wait until a timeout."""
 
     def work(collective: Together) -> None:
-        _as_rank_0(job, collective, place="cuda over nccl" if collective.rank else "cpu over gloo")
+        _of_rank_0(config(), dataset, collective, place="cuda over nccl" if collective.rank else "cpu over gloo")
 
     with pytest.raises(TrainingError, match=r"the device and backend must be the same .* rank 2: cuda over nccl"):
         run_together(3, work)

@@ -1,21 +1,24 @@
 """Figures are of the canvases that production sees."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 import sightline
 from sightline.config import load_config
 from sightline.data.dataset import Dataset
 from sightline.data.loader import LoadOptions
 from sightline.engines.calibration import calibration_images
-from sightline.models.detector import Detector, Found
+from sightline.models.detector import Detector
 from sightline.models.factory import make_model
+from sightline.models.predictor import predictor_of
 from sightline.models.preprocessor import preprocessing_of
+from sightline.structures import Detections
 from sightline.training.evaluate import evaluate, make_metric, score_model
 
 SIZES = [(64, 64), (200, 100), (100, 200), (640, 160), (90, 70), (200, 100)]
@@ -45,16 +48,16 @@ class Recorder:
     def __init__(self) -> None:
         self.sizes: list[tuple[int, ...]] = []
 
-    def detect(self, images: Tensor) -> list[Found]:
-        self.sizes += [tuple(images.shape[2:])] * len(images)
-        nothing = Found(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-        return [nothing] * len(images)
+    def detect(self, canvases: NDArray[np.uint8]) -> list[Detections]:
+        self.sizes += [canvases.shape[1:3]] * len(canvases)
+        nothing = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+        return [nothing] * len(canvases)
 
 
 def shown(model: Detector, dataset: Dataset, **given: bool) -> list[tuple[int, ...]]:
-    recorder, said = Recorder(), preprocessing_of(model).model_copy(update=given) if given else None
-    metric = make_metric(model, dataset)
-    evaluate(model, dataset, metric, loader=LoadOptions(1), runner=recorder, preprocessing=said)
+    recorder, said = Recorder(), preprocessing_of(model.inference).model_copy(update=given) if given else None
+    predictor = replace(predictor_of(model, dataset.classes, preprocessing=said), runner=recorder)
+    evaluate(predictor, dataset, make_metric(model.task, dataset), loader=LoadOptions(1))
     return recorder.sizes
 
 
@@ -64,8 +67,8 @@ def test_canvases_are_those_that_the_model_is_used_on(
 ) -> None:
     model = make_model(name, num_classes=1, size=64)
     assert shown(model, dataset) == sizes
-    calibrated = calibration_images(model, dataset, LoadOptions())
-    assert [tuple(image.shape[2:]) for image in calibrated] == sizes
+    calibrated = calibration_images(model.inference, dataset, LoadOptions())
+    assert [image.shape[:2] for image in calibrated] == sizes
 
 
 def test_a_bundle_may_ask_for_squares(dataset: Dataset) -> None:

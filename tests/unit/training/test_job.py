@@ -12,9 +12,13 @@ from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
 from sightline.errors import ConfigError, ImageError
 from sightline.models.factory import make_model
-from sightline.training.collective import Alone
-from sightline.training.job import Desk, Job, make_trainer
+from sightline.training.collective import SingleProcess
+from sightline.training.context import WorkerContext
+from sightline.training.job import Job, make_trainer
 from sightline.training.loop import Trainer
+from sightline.training.messages import Message, Origin, StepCompleted
+from sightline.training.validation import divide
+from support.training import InMemory
 
 
 @pytest.fixture(scope="module")
@@ -24,22 +28,13 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return sightline.open_dataset("shapes", workspace=place)
 
 
-class InMemory:
-    """Keeps no checkpoint."""
-
-    def save(self, checkpoint: object) -> None:
-        pass
-
-    def load_latest(self) -> None:
-        return None
-
-
-def trainer_of(dataset: Dataset, tell: Any = lambda word, content: None, **sections: dict[str, object]) -> Trainer:
+def trainer_of(dataset: Dataset, send: Any = lambda message: None, **sections: dict[str, object]) -> Trainer:
     train = {"model": "nano", "size": 64, "epochs": 1, "batch": 4, "lr": 0.001, "optimizer": "sgd", "weight_decay": 0.0}
     config: Config = load_config(flags={"train": train | {"precision": "float32"}, **sections})
     torch.manual_seed(0)
     model = make_model("nano", num_classes=len(dataset.classes), size=64)
-    return make_trainer(model, Job(dataset, config, None), Alone(), Desk(InMemory(), InMemory(), tell))
+    context = WorkerContext(Origin("run"), InMemory(), InMemory(), send)
+    return make_trainer(model, Job(divide(dataset, config.train), config, None), SingleProcess(), context)
 
 
 @pytest.mark.parametrize(("loader", "threads", "processes"), [({"threads": 3}, 3, 0), ({"processes": 2}, 0, 2)])
@@ -48,12 +43,12 @@ def test_threads_and_processes_of_the_loader_are_those_asked_for(
 ) -> None:
     seen: list[tuple[int, int]] = []
 
-    def tell(word: str, content: object) -> None:
-        if word == "step":
+    def send(message: Message) -> None:
+        if isinstance(message, StepCompleted):
             named = sum(thread.name.startswith("sightline-loader") for thread in threading.enumerate())
             seen.append((named, len(multiprocessing.active_children())))
 
-    trainer_of(shapes, tell, loader=loader).run()
+    trainer_of(shapes, send, loader=loader).run()
     assert max(seen) == (threads, processes)
 
 

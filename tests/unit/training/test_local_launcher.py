@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 
 from sightline.config import Config
-from sightline.training.job import Job, Watcher
-from sightline.training.keeper import Keeper
+from sightline.training.job import Job
 from sightline.training.local_launcher import _Attempt, _Worker
-from sightline.training.loop import Progress
+from sightline.training.messages import RunProgress
+from sightline.training.monitor import RunMonitor
 
 
 def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
@@ -27,13 +27,14 @@ def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
     ours, _ = Pipe()
     worker = _Worker(1, process, ours, os.open(os.devnull, os.O_RDONLY), tmp_path / "log")
     try:
-        dataset: Any = None  # This worker reads none.
-        keeper = Keeper(Progress(), Watcher())
-        attempt = _Attempt(Job(dataset, Config(), None), tmp_path, tmp_path / "store", keeper)
+        parts: Any = None  # This worker reads no images.
+        monitor = RunMonitor(tmp_path.name, RunProgress(), num_workers=2)
+        monitor.begin_attempt(1, 0.0)
+        attempt = _Attempt(Job(parts, Config(), None), tmp_path, tmp_path / "store", 1)
         attempt._workers.append(worker)
-        attempt._handle(worker, "gone", None)
+        attempt._pass_on(monitor, worker, None)
         attempt.close()
-        assert attempt.lost == "worker 1 was lost to SIGKILL (out of memory?)"
+        assert monitor.lost == "worker 1 was lost to SIGKILL (out of memory?)"
         gone, _ = psutil.wait_procs([child], 5)
         assert gone == [child]
     finally:

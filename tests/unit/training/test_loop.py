@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from unittest.mock import ANY
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,17 +21,17 @@ import sightline
 from sightline.api import train as sightline_train
 from sightline.config import Config, load_config
 from sightline.data.dataset import Dataset
-from sightline.errors import ConfigError, FormatError, TrainingError
+from sightline.errors import ConfigError, FormatError, Stopped, TrainingError
 from sightline.models.bundle import open_bundle
 from sightline.models.nano import NanoDetector
+from sightline.training.callbacks import Callbacks
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.ema import MovingAverage
 from sightline.training.identity import run_name
-from sightline.training.job import Watcher
-from sightline.training.loop import Progress, Stopped
+from sightline.training.messages import RunProgress
 from sightline.training.precision import Precision
-from sightline.training.run import train_run
 from sightline.training.schedule import learning_rate
+from support.training import train_run
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_a_run_stopped_in_mid_epoch_ends_bit_identical(
 ) -> None:
     for step in steps:
         with pytest.raises(Stopped):
-            train_run(shapes, config(), tmp_path, watcher=Watcher(should_stop=stop_at(step)))
+            train_run(shapes, config(), tmp_path, callbacks=Callbacks(should_stop=stop_at(step)))
     result = train_run(shapes, config(), tmp_path)
     assert result.resumed_at_step == sum(steps)
     assert same(final_weights(tmp_path), undisturbed)
@@ -126,7 +127,7 @@ def test_a_run_that_another_process_trains_is_refused(shapes: Dataset, tmp_path:
                 train_run(shapes, config(), tmp_path / "run", fresh=True)
             refused.append("yes")
 
-    train_run(shapes, config(epochs=1), tmp_path / "run", watcher=Watcher(on_step=begin_again))
+    train_run(shapes, config(epochs=1), tmp_path / "run", callbacks=Callbacks(on_step=begin_again))
     assert refused
 
 
@@ -160,12 +161,12 @@ def test_epochs_that_are_not_scored_are_saved_only_when_it_is_time(shapes: Datas
 def test_every_image_once_an_epoch(shapes: Dataset, tmp_path: Path) -> None:
     positions: list[int] = []
 
-    def on_step(progress: Progress, num_steps: int, losses: dict[str, float], images: int) -> None:
+    def on_step(progress: RunProgress, num_steps: int, losses: dict[str, float], images: int) -> None:
         assert progress.step <= num_steps
         positions.append(images)
         assert losses["loss"] == pytest.approx(sum(value for name, value in losses.items() if name != "loss"))
 
-    train_run(shapes, config(), tmp_path, watcher=Watcher(on_step=on_step))
+    train_run(shapes, config(), tmp_path, callbacks=Callbacks(on_step=on_step))
     assert sum(positions) == 2 * shapes.info.splits["train"].images
 
 
@@ -232,16 +233,16 @@ def test_gradients_that_overflow_at_any_scale_stop_the_run(
     seen: list[int] = []
     monkeypatch.setattr("sightline.training.loop.clip_gradients", lambda *_: float("inf"))
     monkeypatch.setattr(Precision, "may_overflow", property(lambda self: len(seen) < 3))
-    watcher = Watcher(on_step=lambda progress, *_: seen.append(progress.step))
+    callbacks = Callbacks(on_step=lambda progress, *_: seen.append(progress.step))
     with pytest.raises(TrainingError, match=r"gradient norm inf; at step 3"):
-        train_run(shapes, config(precision="float16"), tmp_path, watcher=watcher)
+        train_run(shapes, config(precision="float16"), tmp_path, callbacks=callbacks)
 
 
 def test_a_run_in_float16_goes_on_bit_identical(shapes: Dataset, tmp_path: Path) -> None:
     settings = config(precision="float16", accumulate=2, batch=4)
     train_run(shapes, settings, tmp_path / "whole")
     with pytest.raises(Stopped):
-        train_run(shapes, settings, tmp_path / "parts", watcher=Watcher(should_stop=stop_at(3)))
+        train_run(shapes, settings, tmp_path / "parts", callbacks=Callbacks(should_stop=stop_at(3)))
     saved = CheckpointDirectory(tmp_path / "parts" / "checkpoints").load_latest()
     assert saved is not None
     assert saved.optimizer["scaler"]["scale"] > 0
@@ -253,7 +254,7 @@ def test_a_run_goes_on_from_the_weights_of_another(shapes: Dataset, tmp_path: Pa
     train_run(shapes, config(epochs=1), tmp_path / "first")
     notes: list[str] = []
     settings = config(epochs=1, weights=str(tmp_path / "first"), lr=1e-9)
-    train_run(shapes, settings, tmp_path / "second", watcher=Watcher(on_note=notes.append))
+    train_run(shapes, settings, tmp_path / "second", callbacks=Callbacks(on_note=notes.append))
     assert len(notes) == 2
     assert re.match(r"weights weights\.safetensors: took (\d+) of \1 tensors$", notes[1])
     one, other = (open_bundle(tmp_path / name / "model").load().state_dict() for name in ("first", "second"))
@@ -287,7 +288,7 @@ def test_the_best_model_is_kept_and_loads(shapes: Dataset, tmp_path: Path) -> No
     assert len(bundle.pictures) == len(list((tmp_path / "predictions").iterdir())) > 0
     train_run(shapes, config(), tmp_path)
     assert open_bundle(tmp_path / "model") == bundle  # A run that had ended keeps its model.
-    assert len(model.detect(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))) == 2
+    assert len(model.detect(np.zeros((2, 64, 64, 3), np.uint8))) == 2
 
 
 def test_a_classifier(workspace: Path, tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ import sys
 from pathlib import Path
 import sightline
 from sightline.config import load_config
-from sightline.training.run import train_run
+from support.training import train_run
 settings = {"model": "nano", "size": 64, "epochs": 2, "batch": 3, "threads": 1, "ema": 0.9, "checkpoint_every_s": 0.001}
 config = load_config(flags={"train": settings, "augment": {"hflip": 0.5, "scale": 0.2, "brightness": 0.2}})
 train_run(sightline.open_dataset("shapes", workspace=sys.argv[1]), config, Path(sys.argv[2]))
@@ -318,13 +319,14 @@ train_run(sightline.open_dataset("shapes", workspace=sys.argv[1]), config, Path(
 def test_killed_runs_end_bit_identical(workspace: Path, undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """SIGKILL whenever a new checkpoint has appeared, three times, then to the end."""
     command = [sys.executable, "-c", SCRIPT, str(workspace), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     for _ in range(3):
         known = set(tmp_path.glob("checkpoints/step-*"))
-        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen(command, env=environment)
         while set(tmp_path.glob("checkpoints/step-*")) <= known and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert CheckpointDirectory(tmp_path / "checkpoints").load_latest() is not None
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run(command, check=True, env=environment)
     assert same(final_weights(tmp_path), undisturbed)

@@ -8,7 +8,7 @@ import pytest
 from sightline.cluster.local_node import busy_cores
 from sightline.config import load_config
 from sightline.training import placement
-from sightline.training.loop import Progress
+from sightline.training.messages import RunProgress
 from sightline.training.placement import settle_threads, share_threads, threads_of
 
 
@@ -40,14 +40,14 @@ def test_busy_cores_are_left_out(cores: int, workers: int, machine_cores: int, b
 def test_a_number_that_was_given_is_kept() -> None:
     notes: list[str] = []
     config = load_config(flags={"train": {"threads": 7}})
-    assert settle_threads(config, Progress(), on_note=notes.append) == config
+    assert settle_threads(config, RunProgress(), on_note=notes.append) == config
     assert threads_of(config, 3) == 7
     assert notes == []
 
 
 def test_what_was_settled_is_what_workers_use() -> None:
     notes: list[str] = []
-    settled = settle_threads(load_config(), Progress(), on_note=notes.append)
+    settled = settle_threads(load_config(), RunProgress(), on_note=notes.append)
     assert settled.train.threads >= 1
     assert threads_of(settled, 1) == settled.train.threads
     assert all("--set train.threads=" in note for note in notes)
@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_keeps_its_threads(workers: int, kept: bool, monkeypa
     monkeypatch.setattr(placement, "num_cores", lambda: 4)
     monkeypatch.setattr(placement, "busy_cores", lambda: 0.0)
     config = load_config(flags={"workers": {"count": workers}})
-    settled = settle_threads(config, Progress(workers=1, threads=3), on_note=lambda note: None)
+    settled = settle_threads(config, RunProgress(workers=1, threads=3), on_note=lambda note: None)
     assert (settled.train.threads == 3) is kept
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from sightline.training.collective import LostWorkers
+from sightline.training.collective import WorkerLostError
 from sightline.training.process_group import losses_named, means_lost_worker
 
 LOST = [
@@ -31,7 +31,7 @@ WRONG = [
 
 @pytest.mark.parametrize("text", LOST)
 def test_a_lost_worker(text: str) -> None:
-    with pytest.raises(LostWorkers), losses_named():
+    with pytest.raises(WorkerLostError), losses_named():
         raise RuntimeError(text)
 
 

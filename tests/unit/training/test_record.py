@@ -10,13 +10,13 @@ import torch
 
 import sightline
 from sightline.config import load_config
+from sightline.errors import Stopped
 from sightline.tracking.tracker import RunFacts, Untracked
-from sightline.training.job import Watcher
-from sightline.training.loop import Stopped
+from sightline.training.callbacks import Callbacks
 from sightline.training.record import _by_class
-from sightline.training.run import train_run
 from sightline.training.step_log import StepLog
 from sightline.training.timing import PARTS, TimedCollective, Timing
+from support.training import train_run
 
 
 class SlowPair:
@@ -119,9 +119,9 @@ def test_a_run_tells_everything_over_a_stop(tmp_path: Path, kind: Any, model: st
     config = load_config(flags={"train": settings, "tracking": {"uri": "http://ann:hunter2@host"}})
     told, calls = Notebook(), iter(range(100))
     directory = tmp_path / "run"
-    stopping = Watcher(should_stop=lambda: next(calls) == 2)
+    stopping = Callbacks(should_stop=lambda: next(calls) == 2)
     with pytest.raises(Stopped):
-        train_run(dataset, config, directory, watcher=stopping, tracker=told)
+        train_run(dataset, config, directory, callbacks=stopping, tracker=told)
     assert told.ends == ["KILLED"]
     result = train_run(dataset, config, directory, tracker=told)
 
@@ -180,7 +180,7 @@ def test_an_error_ends_a_run_as_failed(tmp_path: Path) -> None:
             sightline.open_dataset("set", workspace=tmp_path),
             config,
             tmp_path / "run",
-            watcher=Watcher(on_step=fail),
+            callbacks=Callbacks(on_step=fail),
             tracker=told,
         )
     assert told.ends == ["FAILED"]

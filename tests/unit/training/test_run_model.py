@@ -12,16 +12,15 @@ from failing_disk import ALWAYS, FailingDisk
 from sightline.config import Config, TrackingConfig, load_config
 from sightline.data.dataset import Dataset
 from sightline.data.manifest import write_manifest
-from sightline.errors import ConfigError, NotFoundError, StorageError
+from sightline.errors import ConfigError, NotFoundError, Stopped, StorageError
 from sightline.models.bundle import Bundle
+from sightline.training.callbacks import Callbacks
 from sightline.training.checkpoint import CheckpointDirectory
 from sightline.training.identity import choose_name, run_name
-from sightline.training.job import Watcher
-from sightline.training.loop import Stopped
 from sightline.training.resolve import resolve_training
-from sightline.training.run import train_run
 from sightline.training.run_model import make_finder
 from sightline.workspace import Workspace
+from support.training import train_run
 
 
 def settings(**train: object) -> Config:
@@ -36,9 +35,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     sightline.synth("shapes", "shapes", images=20, seed=1, workspace=place.root)
     dataset = sightline.open_dataset("shapes", workspace=place.root)
     steps: list[int] = []
-    stopping = Watcher(on_step=lambda progress, *_: steps.append(progress.epoch), should_stop=lambda: steps[-1] == 2)
+    stopping = Callbacks(on_step=lambda progress, *_: steps.append(progress.epoch), should_stop=lambda: steps[-1] == 2)
     with pytest.raises(Stopped):
-        train_run(dataset, settings(epochs=9), place.runs / "stopped", watcher=stopping)
+        train_run(dataset, settings(epochs=9), place.runs / "stopped", callbacks=stopping)
     train_run(dataset, settings(), place.runs / "ended")
     return place
 
@@ -118,7 +117,7 @@ def test_the_best_model_on_a_disk_that_fails(
 def test_more_epochs_extend_a_run_that_has_ended(workspace: Workspace, shapes: Dataset, tmp_path: Path) -> None:
     shutil.copytree(workspace.runs / "ended", tmp_path / "run")
     notes: list[str] = []
-    result = train_run(shapes, settings(epochs=4), tmp_path / "run", watcher=Watcher(on_note=notes.append))
+    result = train_run(shapes, settings(epochs=4), tmp_path / "run", callbacks=Callbacks(on_note=notes.append))
     assert "run 'run' is extended from 2 to 4 epochs" in notes
     assert result.epochs == 4
     assert result.resumed_at_step == result.steps // 2

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from programs import need_mounts
 from sightline.training import shared_memory
-from sightline.training.collective import LostWorkers
+from sightline.training.collective import WorkerLostError
 from sightline.training.shared_memory import LARGEST, SharedMemory, memory_size, share_memory
 
 
@@ -62,7 +62,7 @@ def test_only_small_tensors_are_taken(numbers: int, fits: bool) -> None:
 
 def test_a_worker_that_is_gone_is_noticed() -> None:
     shared = SharedMemory(bytearray(memory_size(2)), rank=0, size=2, alive=lambda other: False)
-    with pytest.raises(LostWorkers, match="worker 1 is gone"):
+    with pytest.raises(WorkerLostError, match="worker 1 is gone"):
         shared.all_reduce(torch.zeros(1))
 
 

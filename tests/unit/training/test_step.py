@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sightline.models.detector import Detector, Target
 from sightline.models.factory import make_model
-from sightline.training.collective import Alone
+from sightline.training.collective import SingleProcess
 from sightline.training.optimizer import freeze_batchnorm
 from sightline.training.precision import Precision, pick_precision
 from sightline.training.step import Work, backward
@@ -33,7 +33,7 @@ def work(count: int, *, size: int = 96) -> Work:
 
 def gradients(model: Detector, given: Work, **options: object) -> tuple[dict[str, float], list[Tensor]]:
     model.zero_grad()
-    losses = backward(model, given, Alone(), **options)  # type: ignore[arg-type]
+    losses = backward(model, given, SingleProcess(), **options)  # type: ignore[arg-type]
     return losses, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 

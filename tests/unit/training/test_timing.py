@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.training.job import Watcher
-from sightline.training.keeper import Keeper
-from sightline.training.loop import Progress
+from sightline.training.heartbeat import Heartbeat
+from sightline.training.messages import Alive, Origin, RunProgress
+from sightline.training.monitor import RunMonitor
 from sightline.training.timing import TimedCollective, peak_memory
 
 MB = 1 << 20
@@ -89,10 +89,11 @@ def test_the_gpu_memory_of_every_rank_is_reported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=0: held[device])
     of_rank_1 = peak_memory()
     assert of_rank_1["peak_gpu_memory_mb"] == 512
-    keeper = Keeper(Progress(), Watcher())
-    keeper.on_memory(0, {"peak_memory_mb": 900.0, "peak_gpu_memory_mb": 300.0})
-    keeper.on_memory(1, of_rank_1)
-    assert keeper.memory["peak_gpu_memory_mb"] == 512
+    monitor = RunMonitor("run", RunProgress(), num_workers=2)
+    monitor.begin_attempt(1, 0.0)
+    for rank, memory in enumerate(({"peak_memory_mb": 900.0, "peak_gpu_memory_mb": 300.0}, of_rank_1)):
+        monitor.handle(Alive(Origin("run", 1, rank), Heartbeat(0, "step", 0.0, False, 0.0, memory)), 0.0)
+    assert monitor.memory["peak_gpu_memory_mb"] == 512
 
 
 def test_without_a_gpu_only_the_process_is_reported() -> None:

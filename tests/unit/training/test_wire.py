@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from together import Together, run_together
 
-from sightline.training.collective import Alone, broadcast_tree
+from sightline.training.collective import SingleProcess, broadcast_tree
 from sightline.training.wire import join_tree, send_tree, split_tree
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text()
@@ -99,4 +99,4 @@ def test_rank_0_hands_a_tree_to_all() -> None:
     for received in run_together(3, work):
         assert torch.equal(received["weights"], tree["weights"])
         assert received["progress"] == {"step": 7}
-    assert broadcast_tree(Alone(), tree) is tree
+    assert broadcast_tree(SingleProcess(), tree) is tree

@@ -19,28 +19,18 @@ from sightline.errors import ConfigError, TrainingError
 from sightline.models.detector import LossTerm, Target
 from sightline.models.factory import make_model
 from sightline.models.letterbox import Letterbox
-from sightline.training.checkpoint import Checkpoint
-from sightline.training.collective import Alone, Collective
-from sightline.training.job import Desk, Job, make_trainer
+from sightline.training.collective import Collective, SingleProcess
+from sightline.training.context import WorkerContext
+from sightline.training.job import Job, make_trainer
 from sightline.training.launch import joined_rank, pick_launcher
+from sightline.training.messages import Message, Origin, StepCompleted
 from sightline.training.step import Work, backward
+from sightline.training.validation import divide
+from support.training import InMemory
 
 SIZE = 96
 Trained = tuple[list[float], dict[str, Tensor]]
 """Losses of all steps, and the weights at the end."""
-
-
-class Kept:
-    """Keeps checkpoints in memory."""
-
-    def __init__(self) -> None:
-        self.latest: Checkpoint | None = None
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        self.latest = checkpoint
-
-    def load_latest(self) -> Checkpoint | None:
-        return self.latest
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +56,12 @@ def train(dataset: Dataset, settings: Config, collective: Collective, **replaced
     model.load_state_dict(initial_weights(settings.train.model, len(dataset.classes)))
     losses: list[float] = []
 
-    def tell(word: str, content: Any) -> None:
-        if word == "step":
-            losses.append(content[2]["loss"])
+    def send(message: Message) -> None:
+        if isinstance(message, StepCompleted):
+            losses.append(message.losses["loss"])
 
-    trainer = make_trainer(model, Job(dataset, settings, None), collective, Desk(Kept(), Kept(), tell))
+    context = WorkerContext(Origin("run", rank=collective.rank), InMemory(), InMemory(), send)
+    trainer = make_trainer(model, Job(divide(dataset, settings.train), settings, None), collective, context)
     for name, value in replaced.items():
         setattr(trainer, name, value)
     trainer.run()
@@ -111,7 +102,7 @@ def test_the_same_losses_and_weights(workspace: Path, model: str, batchnorm: str
     dataset = sightline.open_dataset("classes" if model == "mobilenet" else "shapes", workspace=workspace)
     torch.set_num_threads(1)
     settings = config(model=model, batchnorm=batchnorm)
-    alone = train(dataset, settings, Alone())
+    alone = train(dataset, settings, SingleProcess())
     assert len(alone[0]) == 8
     for size in (2, 3, 4):
         for result in run_together(size, lambda collective: train(dataset, settings, collective)):
@@ -146,7 +137,7 @@ def test_a_parameter_that_no_worker_used_is_not_trained(keys: list[int]) -> None
         torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5, fused=True).step()
         return model.state_dict()
 
-    alone = step(Alone())
+    alone = step(SingleProcess())
     assert torch.equal(alone["unused.weight"], start["unused.weight"])
     for weights in run_together(3, step):
         for name, tensor in alone.items():

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sightline.detection.disagreement import Comparison, Disagreement
     from sightline.detection.item import ImageList
     from sightline.detection.sources.folder import FolderSource
-    from sightline.models.predictor import Detections, Predictor
+    from sightline.models.predictor import Predictor
+    from sightline.structures import Detections
 
 _ON_PAGE = 10
 

@@ -15,17 +15,16 @@ from sightline.app.choosing import choose_images
 from sightline.app.shown import Pictured
 from sightline.errors import SightlineError
 from sightline.report.name import one_line
+from sightline.structures import Detections
 
 if TYPE_CHECKING:
-    from sightline.models.predictor import Detections, Predictor
+    from sightline.models.predictor import Predictor
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def page() -> None:
     """Draw the page."""
-    from sightline.models.predictor import lowest_score
-
     models = shown.model_names()
     if not models:
         shown.empty("train a model first.", "sightline train DATASET --register NAME")
@@ -38,8 +37,7 @@ def page() -> None:
         return
     predictor = shown.model(ref)
     with st.sidebar:
-        info = predictor.bundle.info
-        chosen = shown.LOWEST if info.task == "classification" else lowest_score(info, None)
+        chosen = shown.LOWEST if predictor.task == "classification" else predictor.resolve_threshold(None)
         lowest = max(math.floor(chosen * 100 + 1e-6) / 100, shown.LOWEST)
         threshold = st.slider("Lowest score", shown.LOWEST, 1.0, lowest, 0.01, key=f"detect-score-{ref}")
         kept = st.multiselect(
@@ -62,15 +60,11 @@ def page() -> None:
     _downloads(predictor, found)
 
 
-def _filtered(found: "Detections", threshold: float, kept: list[str]) -> "Detections":
-    from sightline.models.predictor import Detections
-
-    chosen = (found.scores >= threshold) & np.array([not kept or name in kept for name in found.names], bool)
-    names = [name for name, is_chosen in zip(found.names, chosen.tolist(), strict=True) if is_chosen]
-    return Detections(found.boxes[chosen], found.scores[chosen], found.labels[chosen], names)
+def _filtered(found: Detections, threshold: float, kept: list[str]) -> Detections:
+    return found[(found.scores >= threshold) & np.array([not kept or name in kept for name in found.names], bool)]
 
 
-def _one(predictor: "Predictor", pictured: Pictured, found: "Detections", *, beside: bool) -> None:
+def _one(predictor: "Predictor", pictured: Pictured, found: Detections, *, beside: bool) -> None:
     picture = _draw(predictor, pictured, found)
     st.text(f"{shown.name_text(pictured.name)}: {len(found)} found, {picture.width} x {picture.height} pixels")
     place, table = st.container(), st.container()
@@ -103,7 +97,7 @@ def _one(predictor: "Predictor", pictured: Pictured, found: "Detections", *, bes
                 st.text(pictured.truth_text)
 
 
-def _several(predictor: "Predictor", found: list[tuple[Pictured, "Detections"]], *, beside: bool) -> None:
+def _several(predictor: "Predictor", found: list[tuple[Pictured, Detections]], *, beside: bool) -> None:
     total = sum(len(one) for _, one in found)
     st.text(f"{len(found)} images, {total} found")
     for start in range(0, len(found), 2):
@@ -119,7 +113,7 @@ def _several(predictor: "Predictor", found: list[tuple[Pictured, "Detections"]],
                 st.text(f"{shown.last_part(pictured.name)}: {said}")
 
 
-def _draw(predictor: "Predictor", pictured: Pictured, found: "Detections") -> Image.Image:
+def _draw(predictor: "Predictor", pictured: Pictured, found: Detections) -> Image.Image:
     return shown.drawn(pictured, found.boxes, found.labels, predictor.classes, found.scores)
 
 
@@ -128,14 +122,14 @@ def _truth(pictured: Pictured) -> Image.Image:
     return shown.drawn(pictured, pictured.truth.boxes, pictured.truth.labels, pictured.classes)
 
 
-def _rows(pictured: Pictured, found: "Detections") -> list[dict[str, Any]]:
+def _rows(pictured: Pictured, found: Detections) -> list[dict[str, Any]]:
     return [
         {"image": pictured.name, "label": name, "score": score, **dict(zip(_SIDES, map(float, box), strict=True))}
         for name, score, *box in found.rows()
     ]
 
 
-def _downloads(predictor: "Predictor", found: list[tuple[Pictured, "Detections"]]) -> None:
+def _downloads(predictor: "Predictor", found: list[tuple[Pictured, Detections]]) -> None:
     if not found:
         return
     left, right, _ = st.columns([1, 1, 3])
@@ -159,7 +153,7 @@ def _downloads(predictor: "Predictor", found: list[tuple[Pictured, "Detections"]
     )
 
 
-def _zipped(predictor: "Predictor", found: list[tuple[Pictured, "Detections"]]) -> bytes:
+def _zipped(predictor: "Predictor", found: list[tuple[Pictured, Detections]]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for number, (pictured, one) in enumerate(found, 1):
@@ -167,7 +161,7 @@ def _zipped(predictor: "Predictor", found: list[tuple[Pictured, "Detections"]]) 
     return out.getvalue()
 
 
-def _csv(found: list[tuple[Pictured, "Detections"]]) -> str:
+def _csv(found: list[tuple[Pictured, Detections]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["image", "label", "score", *_SIDES])
     writer.writeheader()

@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,13 @@ import duckdb
 import pyarrow as pa
 
 from sightline.data.disk import make_directory, may_pass, says_it_may_pass
+from sightline.detection.schema import BOX, DETECTIONS
 from sightline.detection.targets.connector import Collision, Query, Unreachable
+from sightline.detection.targets.reader import SCALARS, ResultsOf, Views, sql_name, sql_text
+from sightline.detection.trust import is_trusted
 from sightline.errors import ExistsError, SightlineError, StorageError
 from sightline.secrets import redact
+from sightline.workspace import Workspace
 
 _PARAMETER = re.compile(r'"(?:[^"]|"")*"|:(\w+)')
 """A quoted name, which is left alone, or a parameter."""
@@ -163,3 +167,46 @@ def _is_busy(error: duckdb.Error) -> bool:
 
 def _line(error: Exception) -> str:
     return redact(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+
+
+class DuckDBReader:
+    """Reads a file, which is closed to writers while it is attached."""
+
+    is_shared = False
+
+    def __init__(self, results: ResultsOf) -> None:
+        self._results, self._file = results, results.target
+
+    def obstacle(self, workspace: Workspace) -> str:
+        """See `Reader.obstacle`."""
+        if is_trusted(self._file, workspace):
+            return ""
+        return (
+            f"the rows of {self._results.name!r} are in {self._file!r}, a database outside the workspace that you have "
+            f"not confirmed: if you know this file, run `sightline query SQL --job {self._results.name} --trust` once"
+        )
+
+    def has_rows(self) -> bool:
+        """See `Reader.has_rows`."""
+        return Path(self._file).is_file()
+
+    def attach(self, database: duckdb.DuckDBPyConnection, *, restricted: bool) -> Views:
+        """See `Reader.attach`."""
+        database.execute(f"attach if not exists {sql_text(self._file)} as {sql_name(self._file)} (read_only)")
+        images, detections = self._table("images"), self._table("detections")
+        fields = ", ".join(f"{field.name} := {field.name}" for field in BOX)
+        boxes = f"(select image_id, list(struct_pack({fields})) as boxes from {detections} group by 1)"
+        return Views(
+            images=f"select {', '.join(SCALARS)} from {images}",
+            detections=f"select {', '.join(DETECTIONS.names)} from {detections}",
+            rows=f"select i.{', i.'.join(SCALARS)}, coalesce(b.boxes, []) as boxes, '' as filename "
+            f"from {images} i left join {boxes} b using (image_id)",
+        )
+
+    def rows_in(self, files: Sequence[str]) -> str | None:
+        """See `Reader.rows_in`."""
+        return None
+
+    def _table(self, name: str) -> str:
+        table = f"{sql_name(self._file)}.main.{sql_name(self._results.prefix + name)}"
+        return f"(select * from {table} where job = {sql_text(self._results.job)})"

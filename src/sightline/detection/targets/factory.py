@@ -4,7 +4,8 @@ from pathlib import Path
 
 from sightline.data.formats.factory import is_database
 from sightline.data.location import BUCKET_SCHEMES
-from sightline.detection.targets.parquet import JOB, ParquetTarget
+from sightline.detection.targets.parquet import JOB, ParquetReader, ParquetTarget
+from sightline.detection.targets.reader import Reader, ResultsOf
 from sightline.detection.targets.target import Target
 from sightline.errors import ConfigError
 from sightline.workspace import Workspace, check_name, is_location
@@ -28,11 +29,29 @@ def open_target(to: str, workspace: Workspace, *, table_prefix: str = "") -> Tar
             raise ConfigError(f"detections are not written to buckets ({scheme}://) yet: {known} are")
         raise ConfigError(f"{scheme}:// is no place for detections: {known} are")
     path = to.removeprefix("file://")
-    if path.lower().endswith(DUCKDB_SUFFIXES):
+    if is_duckdb(path):
         return _duckdb(Path(path).expanduser(), table_prefix)
     place = Path(path).expanduser() if is_location(path) else workspace.detections / check_name(path)
     _refuse_file(to, place)
     return ParquetTarget(place.absolute())
+
+
+def open_reader(results: ResultsOf) -> Reader:
+    """What reads the results of a job, by where its rows are."""
+    if "://" in results.target:
+        from sightline.detection.targets.sqlalchemy_database import DatabaseReader
+
+        return DatabaseReader(results)
+    if is_duckdb(results.target):
+        from sightline.detection.targets.duckdb_file import DuckDBReader
+
+        return DuckDBReader(results)
+    return ParquetReader(results)
+
+
+def is_duckdb(location: str) -> bool:
+    """Whether a location is a DuckDB file."""
+    return location.lower().endswith(DUCKDB_SUFFIXES)
 
 
 def _refuse_file(to: str, place: Path) -> None:

@@ -29,15 +29,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sightline.data.disk import says_it_may_pass
-from sightline.detection.schema import IMAGES, REJECTED
+from sightline.detection.schema import BOX, DETECTIONS, IMAGES, REJECTED
 from sightline.detection.targets.atomic_files import PARTIAL, AtomicFiles
 from sightline.detection.targets.file_lock import locked, refuse_useless_locks
 from sightline.detection.targets.lease import LEASES, FileLeases
+from sightline.detection.targets.reader import SCALARS, ResultsOf, Views, sql_name, sql_text
 from sightline.detection.targets.row_file import RowFile, describe_rows, encode_rows, read_rows
 from sightline.detection.targets.target import ClassCount, Owner, StoredChunk, Summary, rewrite_lease
 from sightline.errors import ConfigError, DamagedError, ExistsError, StorageError
 from sightline.process_identity import unique_name
 from sightline.retry import STORAGE_RETRY
+from sightline.workspace import Workspace
 
 JOB, MANIFEST, IMAGES_FOLDER = "job.json", "manifest.json", "images"
 _PLAN, _LOCKS = "plan", "locks"
@@ -244,21 +246,55 @@ class ParquetTarget:
         self._files.remove_abandoned()
 
 
+class ParquetReader:
+    """Reads the files of a directory, which may grow meanwhile."""
+
+    is_shared = True
+
+    def __init__(self, results: ResultsOf) -> None:
+        self._results, self._directory = results, Path(results.target)
+
+    def obstacle(self, workspace: Workspace) -> str:
+        """See `Reader.obstacle`."""
+        return ""
+
+    def has_rows(self) -> bool:
+        """See `Reader.has_rows`."""
+        return any((self._directory / IMAGES_FOLDER).glob("*.parquet"))
+
+    def attach(self, database: duckdb.DuckDBPyConnection, *, restricted: bool) -> Views:
+        """See `Reader.attach`."""
+        database.execute("set parquet_metadata_cache = true")  # A job may have thousands of files.
+        table = self._register(database) if restricted else scan_images(self._directory, filename=True)
+        boxes = {field.name: f"box.{field.name}" for field in BOX}
+        columns = ", ".join(f"{boxes.get(name, name)} as {name}" for name in DETECTIONS.names)
+        return Views(
+            images=f"select {', '.join(SCALARS)} from {table}",
+            detections=f"select {columns} from "
+            f"(select image_id, uri, model, model_version, unnest(boxes) as box from {table})",
+            rows=f"select * from {table}",
+        )
+
+    def rows_in(self, files: Sequence[str]) -> str | None:
+        """See `Reader.rows_in`."""
+        return scan_images(self._directory, sorted({Path(file).name for file in files}))
+
+    def _register(self, database: duckdb.DuckDBPyConnection) -> str:
+        """The same rows as an Arrow dataset: DuckDB needs no access to files to read it."""
+        import pyarrow.dataset as ds
+
+        files = sorted(map(str, (self._directory / IMAGES_FOLDER).glob("*.parquet")))
+        name = f"rows of {self._results.name}"
+        database.register(name, ds.dataset(files, schema=IMAGES, format="parquet"))
+        return f"(select *, '' as filename from {sql_name(name)})"
+
+
 def _rows(chunk: str) -> str:
     return f"{IMAGES_FOLDER}/{chunk}.parquet"
 
 
 def _generation(number: int) -> str:
     return f"{_PLAN}/{number:06d}.arrow"
-
-
-def sql_text(text: str) -> str:
-    """A text as SQL writes it, for where values cannot be bound.
-
-    >>> sql_text("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
 
 
 def scan_images(directory: Path, files: Iterable[str] = (), *, filename: bool = False) -> str:

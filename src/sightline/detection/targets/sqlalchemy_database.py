@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,10 @@ import pyarrow as pa
 from sightline.data.disk import make_directory
 from sightline.data.location import without_secrets
 from sightline.detection.targets.connector import Collision, Query, Unreachable
+from sightline.detection.targets.reader import ResultsOf, Views
 from sightline.errors import ConfigError, ExistsError, MissingExtraError, StorageError
 from sightline.secrets import HIDDEN, looks_secret, redact
+from sightline.workspace import Workspace
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
@@ -326,3 +328,32 @@ def _prepare_sqlite(engine: "Engine", url: "URL") -> None:
 
     event.listen(engine, "connect", on_connect)
     event.listen(engine, "begin", on_begin)
+
+
+class DatabaseReader:
+    """Says where the rows are: a database is queried directly."""
+
+    is_shared = False
+
+    def __init__(self, results: ResultsOf) -> None:
+        self._results = results
+
+    def obstacle(self, workspace: Workspace) -> str:
+        """See `Reader.obstacle`."""
+        own = self._results
+        return (
+            f"the rows of {own.name!r} are in {own.target}: query that database directly, in its tables "
+            f"{own.prefix}images and {own.prefix}detections (job = {own.job!r})"
+        )
+
+    def has_rows(self) -> bool:
+        """See `Reader.has_rows`."""
+        return False
+
+    def attach(self, database: Any, *, restricted: bool) -> Views:
+        """See `Reader.attach`."""
+        raise ConfigError(f"{self._results.target} is not read through DuckDB")
+
+    def rows_in(self, files: Sequence[str]) -> str | None:
+        """See `Reader.rows_in`."""
+        return None

@@ -195,7 +195,7 @@ def test_a_description_of_another_model_is_refused(tmp_path: Path, change: dict[
     (found.path / "manifest.json").unlink()
     write_manifest(found.path)
     with pytest.raises(DamagedError):
-        open_bundle(found.path).load()
+        open_bundle(found.path).source()
 
 
 class Payload:

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import torch
+import numpy as np
 
+from sightline.engines.onnx_runtime import open_session, run_session
 from sightline.errors import ConfigError, FormatError, MissingExtraError
 from sightline.models.yolo_file import onnx_library, parse_onnx, read_onnx_bytes
-from sightline.models.yolo_graph import YoloInput, check_output, input_of, take_bytes
+from sightline.models.yolo_graph import check_output, input_of, take_bytes
 from sightline.models.yolo_metadata import YoloMetadata, read_metadata
-from sightline.models.yolo_onnx import YoloOnnx
+from sightline.models.yolo_onnx import YoloOnnx, make_yolo_onnx
 
 _USUAL_SIZE = 640
 
@@ -39,8 +40,8 @@ def make_yolo(
     take_bytes(model, given)
     onnx_library().checker.check_model(model)
     chosen = size or given.side or said.size or _USUAL_SIZE
-    made = YoloOnnx(model.SerializeToString(), input_of(model, shown), size=chosen, stride=said.stride).eval()
-    _try(made, given, shown, num_classes=len(names))
+    made = make_yolo_onnx(model.SerializeToString(), input_of(model, shown), size=chosen, stride=said.stride)
+    _try(made, said.stride, shown, num_classes=len(names))
     return made, replace(said, classes=names)
 
 
@@ -51,12 +52,13 @@ def _refuse_other_tasks(said: YoloMetadata, shown: str) -> None:
         raise FormatError(f"{shown!r} suppresses boxes by itself: export it with end2end=False and without nms")
 
 
-def _try(model: YoloOnnx, given: YoloInput, shown: str, *, num_classes: int) -> None:
+def _try(model: YoloOnnx, stride: int, shown: str, *, num_classes: int) -> None:
     """Run the file on blank images, of another size than it was exported with if it takes any."""
-    batch, height = given.batch or 2, given.side or 2 * model.stride
-    width = given.side or 3 * model.stride
+    given = model.given
+    batch, height, width = given.batch or 2, given.side or 2 * stride, given.side or 3 * stride
     try:
-        (output, *_) = model.file(torch.zeros(batch, 3, height, width, dtype=torch.uint8))
+        session = open_session(model.content, threads=1)
+        (output, *_) = run_session(session, np.zeros((batch, 3, height, width), np.uint8))
     except MissingExtraError:
         raise
     except Exception as error:  # ONNX Runtime has a dozen of its own, without a common base.
@@ -70,5 +72,5 @@ def _try(model: YoloOnnx, given: YoloInput, shown: str, *, num_classes: int) -> 
             f"{shown!r} gives {' x '.join(map(str, shape))} for {batch} images; expected {batch} x {4 + num_classes} x "
             f"places (a box and {num_classes} classes). If the number of classes is another, give the right --names"
         )
-    if not output.isfinite().all() or scores.min() < 0 or scores.max() > 1:
+    if not np.isfinite(output).all() or scores.min() < 0 or scores.max() > 1:
         raise FormatError(f"{shown!r} gives scores that are not between 0 and 1: export it with its sigmoid")
